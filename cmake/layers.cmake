@@ -39,6 +39,7 @@ set_source_files_properties(src/codec/search_avx512.c PROPERTIES COMPILE_OPTIONS
                             "${codec_options};${isa_avx512};-mprefer-vector-width=512")
 quern_layer(base)
 quern_layer(codec)
+quern_layer(comm)
 quern_layer(device)
 include(cmake/device.cmake)
 quern_layer(format lib_jansson)

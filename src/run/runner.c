@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "device/split.h"
+#include "run/ranks.h"
 #include "run/seq_images.h"
 #include "run/seq_state.h"
 
@@ -168,10 +169,9 @@ static int runner_fill_device(struct runner *r, const struct weights *weights, c
     return ops->prepare(r->device, r->plan, kv, r->chunk, r->most_seqs, r->most_outs, e);
 }
 
-/* Bytes of an operation's weights. */
 struct op_bytes {
     const struct weights *weights;
-    uint64_t sum;
+    uint64_t sum; /* of an operation */
 };
 enum { RUNNER_STREAMED = 4 }; /* operations whose weights are on the card at once, where these are large */
 #define RUNNER_STREAM_BYTES ((uint64_t)1 << 30) /* and what they take where they are small */
@@ -345,23 +345,26 @@ static bool runner_on_gpu(struct runner *r, struct plan *plan, const struct weig
     return false;
 }
 
+/* In the process of a rank other than 0 (run/ranks.h) this fails without a reason once rank 0 has ended. */
 static int runner_device(struct runner *r, struct plan *plan, const struct weights *weights,
                          const struct runner_options *o, struct err *e)
 {
     struct kv_config kv;
+    const bool ranks = ranks_wanted(&o->ranks), cards = ranks && ranks_on_gpu(o);
     bool cpu = (o->device && !strcmp(o->device, "cpu")) || (o->gpu == PLACE_SOME && !o->gpu_layers);
     r->kv_type = o->device_options.exact ? DTYPE_F32 : o->kv_type;
     r->device_options = o->device_options;
-    if (!cpu && o->device)
+    if (!cpu && !ranks && o->device)
         return device_open(&r->device, o->device, &o->device_options, e) ||
                        runner_fill_gpu(r, plan, weights, o, e)
                    ? -1
                    : 0;
-    if (!cpu && runner_on_gpu(r, plan, weights, o))
+    if (!cpu && !ranks && runner_on_gpu(r, plan, weights, o))
         return 0;
-    const struct runner_options sized = runner_sized(r, o, RUNNER_CHUNK);
-    return cpu_open(&r->device, &o->device_options, e) ||
-                   runner_fit_pages(r, weights, &sized, false, &kv, e) ||
+    const struct runner_options sized = runner_sized(r, o, cards ? RUNNER_CHUNK_GPU : RUNNER_CHUNK);
+    return (ranks ? ranks_open(&r->device, plan, weights, o, e) || !r->device
+                  : cpu_open(&r->device, &o->device_options, e)) ||
+                   runner_fit_pages(r, weights, &sized, cards, &kv, e) ||
                    runner_fill_device(r, weights, &kv, &sized, e)
                ? -1
                : 0;

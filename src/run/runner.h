@@ -12,6 +12,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Several ranks that run the model together (device/team.h). */
+struct ranks_options {
+    uint32_t tensor, stages; /* ranks of a layer, and stages of layers; 0 = 1 */
+    struct comm *
+        comm; /* where ranks are processes: this one's, which the runner takes over; NULL: threads of this one */
+    const char *gpus; /* "0,1,2": the card of each rank; NULL: none is named */
+    uint32_t local;   /* this process's number on its machine, for the choice of a card */
+};
+
 struct runner_options {
     const char *device; /* "cpu", "cuda", "cuda:N"; NULL = the GPU where there is one, else the CPU */
     struct device_options device_options;
@@ -32,7 +41,8 @@ struct runner_options {
     /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
      * 0 = none. Where memory is short there are fewer. */
     uint32_t snapshots;
-    uint64_t state_bytes;                      /* size of all slots; 0 = as `snapshots` says */
+    uint64_t state_bytes; /* size of all slots; 0 = as `snapshots` says */
+    struct ranks_options ranks;
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };

@@ -55,6 +55,20 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
     return 0;
 }
 
+int load_ranks(const struct args *a, struct runner_options *r, struct err *e)
+{
+    struct ranks_options *k = &r->ranks;
+    k->gpus = args_text(a, "gpus");
+    k->stages = (uint32_t)args_int(a, "pipeline", 1);
+    uint32_t cards = k->gpus ? 1 : 0;
+    for (const char *at = k->gpus; at && (at = strchr(at, ',')); at++)
+        cards++;
+    k->tensor = (uint32_t)args_int(a, "tensor-parallel", cards > k->stages ? cards / k->stages : 1);
+    if (cards && k->tensor * k->stages != cards)
+        return err_set(e, ERR_USAGE, "--gpus names %u cards for %u x %u ranks", cards, k->tensor, k->stages);
+    return 0;
+}
+
 int load_options(const struct args *a, struct session_options *o, struct err *e)
 {
     struct runner_options *r = &o->runner;
@@ -82,7 +96,7 @@ int load_options(const struct args *a, struct session_options *o, struct err *e)
     }
     o->lock = args_flag(a, "mlock");
     map_into_memory(args_flag(a, "no-mmap"));
-    return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) ? -1 : 0;
+    return load_kv(a, &r->kv_type, e) || load_gpu(a, r, e) || load_ranks(a, r, e) ? -1 : 0;
 }
 
 /* The size of the KV cache, where it differs from the need of one sequence. */

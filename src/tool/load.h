@@ -20,11 +20,24 @@
     {                                                                                                        \
         "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0            \
     }
+/* Several ranks that run one model together. */
+#define LOAD_RANKS                                                                                            \
+    {"tensor-parallel",                                                                                       \
+     0,                                                                                                       \
+     ARG_INT,                                                                                                 \
+     "N",                                                                                                     \
+     "ranks that share every layer: cards, or parts of a CPU (default: 1)",                                   \
+     1,                                                                                                       \
+     64},                                                                                                     \
+        {"pipeline", 0, ARG_INT, "N", "stages that have the layers one after the other (default: 1)", 1, 64}, \
+    {                                                                                                         \
+        "gpus", 0, ARG_TEXT, "LIST", "the card of each rank: 0,1,2,3", 0, 0                                   \
+    }
 #define LOAD_BUT_THREADS                                                                                      \
     {"ctx", 'c', ARG_INT, "N", "tokens of context (default: the model's, at most 8192)", 1, 1 << 24},         \
         {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (default: a GPU if there is one)", 0, 0},           \
         {"pin", 0, ARG_FLAG, NULL, "CPU: pin each thread to a core (for a dedicated machine)", 0, 0},         \
-        LOAD_GPU,                                                                                             \
+        LOAD_GPU, LOAD_RANKS,                                                                                 \
         {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},    \
         {"kv", 0, ARG_TEXT, "TYPE", "keys and values as f16 (default), f32, bf16, q8_0 or, GPU, f8", 0, 0},   \
         {"kv-memory", 0,   ARG_BYTES, "SIZE", "memory for the KV cache (default: for all streams, if free)",  \
@@ -66,6 +79,8 @@
 int load_options(const struct args *a, struct session_options *o, struct err *e);
 /* LOAD_GPU's rows alone. */
 int load_gpu(const struct args *a, struct runner_options *r, struct err *e);
+/* LOAD_RANKS' rows alone. */
+int load_ranks(const struct args *a, struct runner_options *r, struct err *e);
 /* LOAD_CACHE's rows into o. */
 int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */

@@ -150,7 +150,7 @@ static int run_model(const struct args *a, struct model *m, int32_t *ids, struct
     l->last = mem_alloc(l->width, sizeof *l->last);
     if (!l->argmax || !l->last)
         return err_memory(e, "logits", l->width * sizeof *l->last);
-    if (evaluate_check(m, ids, l->count, e) || load_gpu(a, &o, e) ||
+    if (evaluate_check(m, ids, l->count, e) || load_gpu(a, &o, e) || load_ranks(a, &o, e) ||
         (seen->images.count && see_images(seen, ids, l->count, e)))
         return -1;
     o.device = o.device ? o.device : "cpu";
@@ -248,6 +248,7 @@ static const struct arg_option options[] = {
     {"lora", 0, ARG_TEXT, "PATH", "an adapter; may be repeated", 0, 0},
     {"device", 0, ARG_TEXT, "D", "cpu, cuda or cuda:N (cpu)", 0, 0},
     LOAD_GPU,
+    LOAD_RANKS,
     {"activations", 0, ARG_INT, "BITS", "CPU: 8 or 16 (default: 16 for models below 320 MiB)", 8, 16},
     {"tier", 0, ARG_TEXT, "T", "highest kernel tier of the CPU: scalar, avx2, avx512, amx", 0, 0},
     {"threads", 't', ARG_INT, "N", "compute threads (all cores)", 1, 1024},

@@ -1,0 +1,78 @@
+#include "run/ranks.h"
+
+#include "base/cores.h"
+#include "base/num.h"
+#include "device/team.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool ranks_wanted(const struct ranks_options *o)
+{
+    return o->comm || o->tensor > 1 || o->stages > 1 || o->gpus;
+}
+
+bool ranks_on_gpu(const struct runner_options *o)
+{
+    return o->ranks.gpus || (o->device && !strncmp(o->device, "cuda", 4));
+}
+
+enum { DEVICE_NAME = 16 };
+
+/* Which device each rank of this process has: a card of the list, card after card, or the CPU. */
+static int ranks_devices(const struct runner_options *o, struct team_options *t,
+                         char name[COMM_RANKS_MOST][DEVICE_NAME], struct err *e)
+{
+    const char *list = o->ranks.gpus;
+    uint32_t cards[COMM_RANKS_MOST], n = 0;
+    for (const char *at = list; at && *at;) {
+        size_t len = strcspn(at, ",");
+        uint64_t card = 0;
+        if (n == COMM_RANKS_MOST || !num_u64(at, len, 1023, &card))
+            return err_set(e, ERR_USAGE, "--gpus takes numbers of cards, as 0,1,2,3");
+        cards[n++] = (uint32_t)card;
+        at += len + (at[len] == ',');
+    }
+    struct err none = {0};
+    int found = list ? 0 : cuda_count(&none);
+    bool cuda = n || (o->device && !strcmp(o->device, "cuda"));
+    for (uint32_t i = 0; i < t->comms; i++) {
+        uint32_t k = o->ranks.comm ? o->ranks.local : i;
+        if (cuda)
+            snprintf(name[i], DEVICE_NAME, "cuda:%u", n ? cards[k % n] : found > 0 ? k % (uint32_t)found : 0);
+        else
+            snprintf(name[i], DEVICE_NAME, "%.15s", o->device ? o->device : "cpu");
+        t->device[i] = name[i];
+    }
+    return 0;
+}
+
+int ranks_open(struct device **out, struct plan *plan, const struct weights *weights,
+               const struct runner_options *o, struct err *e)
+{
+    char name[COMM_RANKS_MOST][DEVICE_NAME];
+    struct team_options t = {.plan = plan,
+                             .weights = weights,
+                             .tensor = o->ranks.tensor ? o->ranks.tensor : 1,
+                             .stages = o->ranks.stages ? o->ranks.stages : 1,
+                             .options = o->device_options};
+    uint64_t ranks = (uint64_t)t.tensor * t.stages;
+    *out = NULL;
+    if (ranks > COMM_RANKS_MOST)
+        return err_set(e, ERR_USAGE, "%u x %u ranks; the most is %d", t.tensor, t.stages, COMM_RANKS_MOST);
+    t.comms = o->ranks.comm ? 1 : (uint32_t)ranks;
+    if (ranks_devices(o, &t, name, e))
+        return -1;
+    if (o->ranks.comm)
+        t.comm[0] = o->ranks.comm;
+    else if (comm_threads(t.comm, t.comms, e))
+        return -1;
+    if (!strcmp(name[0], "cpu") && t.comms > 1) { /* ranks share the cores */
+        struct cores cores;
+        cores_find(&cores);
+        int all = t.options.threads ? t.options.threads : cores.n;
+        t.options.threads = all > (int)t.comms ? all / (int)t.comms : 1;
+        t.options.pin = false;
+    }
+    return t.comm[0]->rank ? team_serve(&t, e) : team_open(out, &t, e);
+}
