@@ -79,7 +79,7 @@ if(TARGET quern AND NOT QUERN_SANITIZE)
 endif()
 
 # The library: every layer up to run in one shared object that shows only what include/ declares.
-if(TARGET quern_run AND NOT QUERN_STATIC)
+if(TARGET quern_run)
   file(GLOB api CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/run/api*.c
                                   ${PROJECT_SOURCE_DIR}/src/device/cuda/public*.c)
   add_library(libquern SHARED ${api})
@@ -87,6 +87,12 @@ if(TARGET quern_run AND NOT QUERN_STATIC)
                         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_link_libraries(libquern PRIVATE quern_run quern_flags)
   target_link_options(libquern PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libquern.map)
+  if(QUERN_STATIC)
+    # Archives of distributions are made for programs: they refer to data of the C library directly, as a shared object
+    # cannot. The one such object is stdin, for jansson's message texts; the library reads no standard input.
+    target_sources(libquern PRIVATE ${PROJECT_SOURCE_DIR}/cmake/no_stdin.c)
+    target_link_options(libquern PRIVATE -Wl,--wrap=stdin,--gc-sections -Wl,--exclude-libs,ALL)
+  endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
   install(TARGETS libquern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
   install(FILES ${PROJECT_SOURCE_DIR}/include/quern.h ${PROJECT_SOURCE_DIR}/include/quern_gpu.h
