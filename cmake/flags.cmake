@@ -1,9 +1,15 @@
-# Flags for all of our own code. The program must run on any x86-64: instruction sets beyond the
+# Flags for all of our own code. The program must run on any x86-64 or ARM64: instruction sets beyond the
 # baseline are switched on per file, by the kernel table of src/device/cpu.
 add_compile_options(-Wall -Wextra -Wformat=2 -Wvla -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef
                     -fno-strict-overflow -fstack-protector-strong -fno-math-errno)
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-fstack-clash-protection -fcf-protection=full)
+  add_compile_options(-fstack-clash-protection)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+    # no fused multiply-add but in the kernels, as on x86-64: plain code gives the same numbers on both
+    add_compile_options(-mbranch-protection=standard -ffp-contract=off)
+  else()
+    add_compile_options(-fcf-protection=full)
+  endif()
 endif()
 if(QUERN_WERROR)
   add_compile_options(-Werror)

@@ -5,11 +5,28 @@ target_include_directories(quern_flags INTERFACE ${PROJECT_SOURCE_DIR}/src ${PRO
 target_compile_definitions(quern_flags INTERFACE QUERN_VERSION="${PROJECT_VERSION}")
 target_link_libraries(quern_flags INTERFACE Threads::Threads m ${CMAKE_DL_LIBS})
 
+# The architecture and its vector tiers, from the lowest up. A file NAME_ARCHITECTURE.c or NAME_TIER.c is compiled for that
+# architecture alone.
+set(tiers_x86 avx2 avx512 amx)
+set(tiers_arm64 neon dotprod i8mm)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(QUERN_ARCH arm64)
+  set(others x86 ${tiers_x86})
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  set(QUERN_ARCH x86)
+  set(others arm64 ${tiers_arm64})
+else()
+  message(FATAL_ERROR "quern runs on x86-64 and ARM64, not on ${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+set(QUERN_TIERS ${tiers_${QUERN_ARCH}})
+list(JOIN others "|" QUERN_OTHERS)
+
 set(QUERN_BELOW "") # the layers so far, for the next one and for its tests
 
 function(quern_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
   list(FILTER sources EXCLUDE REGEX "/(tool/main|run/api(_[a-z]+)?)\\.c$")
+  list(FILTER sources EXCLUDE REGEX "_(${QUERN_OTHERS})\\.c$")
   if(NOT sources)
     return()
   endif()
@@ -19,24 +36,33 @@ function(quern_layer name)
   set(QUERN_UPTO_${name} quern_${name} ${QUERN_BELOW} CACHE INTERNAL "")
 endfunction()
 
-# The compiler's flags of each vector tier, isa_TIER: those of its rows and of the tiers below it.
-set(isa_table ${PROJECT_SOURCE_DIR}/src/base/isa_rows.h)
+# The compiler's flags of each vector tier of this architecture, isa_TIER: those of its rows and of the tiers below it.
+set(isa_table ${PROJECT_SOURCE_DIR}/src/base/isa_rows_${QUERN_ARCH}.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${isa_table})
 file(STRINGS ${isa_table} isa_rows REGEX "^ISA\\(")
 foreach(row IN LISTS isa_rows)
   string(REGEX MATCH "^ISA\\(([a-z0-9]+), \"([a-z0-9-]+)\"," matched "${row}")
-  list(APPEND isa_${CMAKE_MATCH_1} -m${CMAKE_MATCH_2})
+  list(APPEND isa_own_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
 endforeach()
-list(PREPEND isa_avx512 ${isa_avx2})
-list(PREPEND isa_amx ${isa_avx512})
+foreach(tier ${QUERN_TIERS})
+  list(APPEND isa_all ${isa_own_${tier}})
+  if(QUERN_ARCH STREQUAL "arm64")
+    list(JOIN isa_all "+" isa_${tier})
+    set(isa_${tier} -march=armv8-a+${isa_${tier}})
+  else()
+    list(TRANSFORM isa_all PREPEND -m OUTPUT_VARIABLE isa_${tier})
+  endif()
+endforeach()
 
 # Decoders and encoders are loops over blocks, the same to the last bit on every machine.
 file(GLOB codec CONFIGURE_DEPENDS src/codec/decode*.c src/codec/encode*.c src/codec/search*.c)
 set(codec_options "$<$<NOT:$<CONFIG:Debug>>:-O3>;-ffp-contract=off;-Wno-psabi")
 set_source_files_properties(${codec} PROPERTIES COMPILE_OPTIONS "${codec_options}")
-set_source_files_properties(src/codec/search_avx2.c PROPERTIES COMPILE_OPTIONS "${codec_options};${isa_avx2}")
-set_source_files_properties(src/codec/search_avx512.c PROPERTIES COMPILE_OPTIONS
-                            "${codec_options};${isa_avx512};-mprefer-vector-width=512")
+if(QUERN_ARCH STREQUAL "x86")
+  set_source_files_properties(src/codec/search_avx2.c PROPERTIES COMPILE_OPTIONS "${codec_options};${isa_avx2}")
+  set_source_files_properties(src/codec/search_avx512.c PROPERTIES COMPILE_OPTIONS
+                              "${codec_options};${isa_avx512};-mprefer-vector-width=512")
+endif()
 quern_layer(base)
 quern_layer(codec)
 quern_layer(comm)

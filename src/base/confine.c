@@ -90,6 +90,11 @@ int confine_files(const struct confine_files *f)
 
 /* ---- calls ---- */
 
+#if defined(__aarch64__)
+#define CALLS_ARCH AUDIT_ARCH_AARCH64
+#else
+#define CALLS_ARCH AUDIT_ARCH_X86_64
+#endif
 enum { CALLS_X32 = 0x40000000, CALLS_NEW = 424 /* the first number of Linux 5.1 */ };
 
 int confine_errno(uint32_t number)
@@ -131,7 +136,7 @@ static size_t filter_make(struct sock_filter *f, const struct confine_calls *lis
     /* another architecture has other numbers */
     const struct sock_filter head[FILTER_HEAD] = {
         LOAD(offsetof(struct seccomp_data, arch)),
-        JUMP(BPF_JEQ, AUDIT_ARCH_X86_64, 1, 0),
+        JUMP(BPF_JEQ, CALLS_ARCH, 1, 0),
         RETURN(SECCOMP_RET_KILL_PROCESS),
         LOAD(NUMBER),
     };

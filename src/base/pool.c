@@ -13,6 +13,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* Between two looks at a word that another core will write. */
+#if defined(__aarch64__)
+#define POOL_PAUSE()                                                                                         \
+    __asm__ volatile("isb" ::: "memory") /* some tens of cycles; yield is none on most cores */
+#else
+#define POOL_PAUSE() __builtin_ia32_pause()
+#endif
+
 enum { POOL_SPINS = 2000, POOL_MOST = CORES_MOST };
 
 struct pool {
@@ -40,7 +48,7 @@ static void pool_wait(struct pool *p, atomic_uint *word, unsigned old)
     for (int spins = 0; spins < POOL_SPINS; spins++) {
         if (atomic_load_explicit(word, memory_order_acquire) != old)
             return;
-        __builtin_ia32_pause();
+        POOL_PAUSE();
     }
     atomic_fetch_add(&p->sleepers, 1);
     while (atomic_load(word) == old)

@@ -22,7 +22,6 @@
 
 enum {
     WATCH_MOST = 4096,      /* files at once */
-    WATCH_PAGE = 4096,      /* bytes: x86-64 */
     WATCH_PIECE = 64 << 10, /* bytes that are read at once */
     WATCH_TRIES = 100,      /* retries while a writer is active */
     WATCH_PAUSE = 100,      /* milliseconds between retries */
@@ -51,6 +50,7 @@ struct watch {
 static struct watch slots[WATCH_MOST];
 static pthread_mutex_t slots_lock = PTHREAD_MUTEX_INITIALIZER; /* taken before a slot's own */
 static size_t slots_used;                                      /* those behind have never been used */
+static uintptr_t page_bytes;                                   /* set before the first mapping is watched */
 static sem_t bell;
 static bool watching, running;
 static double lease_seconds; /* that the kernel waits for a lease to be given up */
@@ -298,6 +298,7 @@ struct watch *watch_add(const char *path, int fd, const struct stat *st, const v
     char *name = mem_strdup(path);
     pthread_mutex_lock(&slots_lock);
     struct watch *w = name ? free_slot() : NULL;
+    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     if (w) {
         pthread_mutex_lock(&w->lock);
         w->used = true;
@@ -412,7 +413,7 @@ void watch_forget(const void *p, size_t n)
 
 bool watch_fault(const void *address)
 {
-    const uintptr_t at = (uintptr_t)address, page = WATCH_PAGE;
+    const uintptr_t at = (uintptr_t)address, page = page_bytes;
     for (size_t i = 0; i < WATCH_MOST; i++) {
         struct watch *w = &slots[i];
         const uintptr_t from = atomic_load(&w->from), to = atomic_load(&w->to);

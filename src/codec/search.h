@@ -35,7 +35,16 @@ struct search_result {
 void search_block(const struct search_form *f, const float *x, const float *weight,
                   struct search_result *out);
 
-/* What it chooses from, all with the same result: for any machine, and for those that have these instructions. */
+/* What it chooses from, all with the same result: the ways of this architecture (search_x86.c, search_arm64.c), the
+ * fastest first; the last one runs on any machine. */
+enum { SEARCH_ANYWHERE = -1 };
+
+struct search_way {
+    int tier; /* base/isa.h, or SEARCH_ANYWHERE */
+    void (*run)(const struct search_form *f, const float *x, const float *weight, struct search_result *out);
+};
+extern const struct search_way search_ways[];
+
 void search_plain(const struct search_form *f, const float *x, const float *weight,
                   struct search_result *out);
 void search_avx2(const struct search_form *f, const float *x, const float *weight, struct search_result *out);

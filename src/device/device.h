@@ -22,7 +22,7 @@ struct device_options {
     bool deterministic; /* CPU: a row's result is bit-identical whatever rows are beside it */
     bool no_repack;     /* CPU: use the file's layout; never repack */
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
-    const char *tier;   /* CPU: most this kernel tier ("scalar", "avx2", "avx512", "amx"); NULL = the best */
+    const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
     uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for long prompts; 0 = none */
     bool no_parity;     /* CUDA: skip the parity gate */

@@ -1,16 +1,16 @@
 #define _GNU_SOURCE
 #include "hub/sha.h"
 
-#include <cpuid.h>
+#include "hub/sha_fast.h"
+
 #include <endian.h>
-#include <immintrin.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
 /* The first 32 bits of the fractions of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2). */
-static const uint32_t sha256_k[64] __attribute__((aligned(16))) = {
+const uint32_t sha256_k[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
     0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
@@ -59,41 +59,6 @@ static void sha256_blocks(uint32_t state[8], const uint8_t *data, size_t blocks)
     }
 }
 
-/* The instructions keep the state as two vectors, (f e b a) and (h g d c) from the lowest lane up, and do two
- * rounds each; w holds the last sixteen words of the schedule. */
-__attribute__((target("sha,sse4.1,ssse3"))) static void sha256_blocks_ni(uint32_t state[8],
-                                                                         const uint8_t *data, size_t blocks)
-{
-    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-    __m128i dcba = _mm_loadu_si128((const __m128i *)state),
-            hgfe = _mm_loadu_si128((const __m128i *)(state + 4));
-    __m128i cdab = _mm_shuffle_epi32(dcba, 0xb1), efgh = _mm_shuffle_epi32(hgfe, 0x1b);
-    __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);
-    for (; blocks; blocks--, data += 64) {
-        __m128i abef0 = abef, cdgh0 = cdgh, w[4];
-        for (int i = 0; i < 4; i++)
-            w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(data + 16 * i)), swap);
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
-            __m128i *now = &w[i % 4];
-            if (i >= 4) {
-                __m128i before = w[(i + 3) % 4];
-                *now = _mm_sha256msg1_epu32(*now, w[(i + 1) % 4]);
-                *now = _mm_add_epi32(*now, _mm_alignr_epi8(before, w[(i + 2) % 4], 4));
-                *now = _mm_sha256msg2_epu32(*now, before);
-            }
-            __m128i add = _mm_add_epi32(*now, _mm_load_si128((const __m128i *)(sha256_k + 4 * i)));
-            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, add);
-            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(add, 0x0e));
-        }
-        abef = _mm_add_epi32(abef, abef0);
-        cdgh = _mm_add_epi32(cdgh, cdgh0);
-    }
-    __m128i feba = _mm_shuffle_epi32(abef, 0x1b), dchg = _mm_shuffle_epi32(cdgh, 0xb1);
-    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xf0));
-    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
-}
-
 static void sha1_blocks(uint32_t state[8], const uint8_t *data, size_t blocks)
 {
     static const uint32_t k[4] = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};
@@ -122,14 +87,10 @@ void sha_plain(void)
     sha_way = SHA_PLAIN;
 }
 
-/* CPUID leaf 7, EBX bit 29; every CPU that has it has SSE4.1 and SSSE3 too. */
 static bool sha_has_instructions(void)
 {
-    if (sha_way == SHA_NOT_ASKED) {
-        unsigned a, b, c, d;
-        bool has = __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & 1u << 29;
-        sha_way = has ? SHA_INSTRUCTIONS : SHA_PLAIN;
-    }
+    if (sha_way == SHA_NOT_ASKED)
+        sha_way = sha256_instructions() ? SHA_INSTRUCTIONS : SHA_PLAIN;
     return sha_way == SHA_INSTRUCTIONS;
 }
 
@@ -138,7 +99,7 @@ static void sha_blocks(struct sha *s, const uint8_t *data, size_t blocks)
     if (s->kind == SHA_1)
         sha1_blocks(s->state, data, blocks);
     else if (sha_has_instructions())
-        sha256_blocks_ni(s->state, data, blocks);
+        sha256_blocks_fast(s->state, data, blocks);
     else
         sha256_blocks(s->state, data, blocks);
 }

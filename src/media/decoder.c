@@ -3,6 +3,7 @@
 
 #include "base/child.h"
 #include "base/clock.h"
+#include "base/calls.h"
 #include "base/confine.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 struct decoder {

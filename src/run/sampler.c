@@ -1,10 +1,10 @@
 #include "run/sampler.h"
 
+#include "base/four.h"
 #include "base/mem.h"
 #include "base/noise.h"
 #include "device/device.h"
 
-#include <emmintrin.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -400,16 +400,15 @@ enum { BLOCK = 128 };
 /* The largest logit of a block; *bad: one of them is NaN or infinite. */
 static float block_largest(const float *logits, bool *bad)
 {
-    const __m128 endless = _mm_set1_ps(INFINITY);
-    __m128 top = _mm_set1_ps(-INFINITY), odd = _mm_setzero_ps();
+    four top = (four){0} - INFINITY;
+    four_mask odd = {0};
     for (int i = 0; i < BLOCK; i += 8) {
-        __m128 a = _mm_loadu_ps(logits + i), b = _mm_loadu_ps(logits + i + 4);
-        top = _mm_max_ps(_mm_max_ps(a, b), top);
-        odd = _mm_or_ps(odd, _mm_or_ps(_mm_cmpnlt_ps(a, endless), _mm_cmpnlt_ps(b, endless)));
+        four a = four_load(logits + i), b = four_load(logits + i + 4);
+        top = four_max(four_max(a, b), top);
+        odd |= ~(a < INFINITY) | ~(b < INFINITY);
     }
-    *bad |= _mm_movemask_ps(odd) != 0;
-    top = _mm_max_ps(top, _mm_movehl_ps(top, top));
-    return _mm_cvtss_f32(_mm_max_ss(top, _mm_shuffle_ps(top, top, 1)));
+    *bad |= four_any(odd);
+    return fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
 }
 
 /* Candidates in order of id: the tokens that are allowed and above the bar; of more than k the k best, in no order.

@@ -2,6 +2,7 @@
 #include "serve/broker.h"
 
 #include "base/child.h"
+#include "base/calls.h"
 #include "base/confine.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 struct broker {

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "serve/sandbox.h"
 
+#include "base/calls.h"
 #include "base/confine.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -14,7 +15,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 
 /* ---- remaining rights, by feature ---- */
@@ -147,15 +147,17 @@ static void sandbox_rule(struct sandbox *s, const char *path, enum confine_acces
         s->rules[s->rule_count++] = (struct confine_rule){own, access};
 }
 
-/* The nodes of all cards. */
+/* The nodes of all cards; those of boards with a card of their own have other names. */
 static void sandbox_devices(struct sandbox *s)
 {
+    static const char *const starts[] = {"nvidia", "nvhost", "nvmap", "nvgpu"};
     DIR *d = opendir("/dev");
     for (struct dirent *x; d && (x = readdir(d));) {
         char path[sizeof "/dev/" + NAME_MAX];
         snprintf(path, sizeof path, "/dev/%s", x->d_name);
-        if (!strncmp(x->d_name, "nvidia", 6))
-            sandbox_rule(s, path, CONFINE_DEVICE);
+        for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+            if (!strncmp(x->d_name, starts[i], strlen(starts[i])))
+                sandbox_rule(s, path, CONFINE_DEVICE);
     }
     if (d)
         closedir(d);

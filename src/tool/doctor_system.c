@@ -33,7 +33,6 @@ static void doctor_advise(struct doctor_system *s, const char *fmt, ...)
 
 static void doctor_cpu(struct doctor_system *s)
 {
-    static const char *const tiers[DOCTOR_TIERS] = {"scalar", "avx2", "avx512", "amx"};
     FILE *f = fopen("/proc/cpuinfo", "re");
     char line[256];
     while (f && fgets(line, sizeof line, f) && !s->cpu[0])
@@ -43,13 +42,14 @@ static void doctor_cpu(struct doctor_system *s)
         }
     if (f)
         fclose(f);
-    for (int i = 0; i < DOCTOR_TIERS; i++) {
+    for (int i = 0; i < DOCTOR_TIERS_MOST && kernels_tier((size_t)i); i++) {
         struct err lacks = {0};
-        s->tiers[i].name = tiers[i];
-        s->tiers[i].has = kernels_get(tiers[i], &lacks) != NULL;
+        s->tiers[i].name = kernels_tier((size_t)i);
+        s->tiers[i].has = kernels_get(s->tiers[i].name, &lacks) != NULL;
+        s->tier_count = i + 1;
     }
     if (!s->tiers[1].has)
-        doctor_advise(s, "this CPU has no AVX2: models run, at a small part of the speed");
+        doctor_advise(s, "this CPU has no %s: models run, at a small part of the speed", s->tiers[1].name);
 }
 
 /* The folder itself, or the nearest one above it that is there. */
@@ -165,7 +165,7 @@ static void doctor_bytes(struct buf *out, const char *before, uint64_t bytes, co
 void doctor_system_text(const struct doctor_system *s, struct buf *out)
 {
     buf_printf(out, "        %s; tiers", *s->cpu ? log_safe(s->cpu) : "a CPU without a name");
-    for (int i = 0; i < DOCTOR_TIERS; i++)
+    for (int i = 0; i < s->tier_count; i++)
         buf_printf(out, "%s %s%s", i ? "," : "", s->tiers[i].has ? "" : "no ", s->tiers[i].name);
     doctor_bytes(out, "\nmemory  ", s->memory.total, ", ");
     tool_scaled(out, (double)s->memory.available, "B free; ");
@@ -210,7 +210,7 @@ void doctor_system_json(const struct doctor_system *s, struct json *j)
     json_str(j, *s->cpu ? s->cpu : NULL);
     json_key(j, "tiers");
     json_begin(j, '{');
-    for (int i = 0; i < DOCTOR_TIERS; i++) {
+    for (int i = 0; i < s->tier_count; i++) {
         json_key(j, s->tiers[i].name);
         json_bool(j, s->tiers[i].has);
     }

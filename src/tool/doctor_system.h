@@ -12,7 +12,7 @@
 struct buf;
 struct json;
 
-enum { DOCTOR_FOLDERS = 3, DOCTOR_TIERS = 4, DOCTOR_ADVICE = 8 };
+enum { DOCTOR_FOLDERS = 3, DOCTOR_TIERS_MOST = 8, DOCTOR_ADVICE = 8 };
 
 struct doctor_folder {
     const char *what;     /* "hub", "own", "config" */
@@ -26,7 +26,8 @@ struct doctor_system {
     struct {
         const char *name;
         bool has;
-    } tiers[DOCTOR_TIERS];
+    } tiers[DOCTOR_TIERS_MOST];
+    int tier_count;
     struct memory memory;
     uint64_t lockable; /* --mlock limit in bytes; UINT64_MAX = unlimited */
     struct doctor_folder folders[DOCTOR_FOLDERS];

@@ -45,7 +45,8 @@
         {"state-memory", 0, ARG_BYTES, "SIZE", "memory for recurrent states and their snapshots", 1, 1e15},   \
         {"deterministic", 0, ARG_FLAG, NULL, "CPU: the same bits whatever other requests run; slower", 0, 0}, \
         {"exact", 0, ARG_FLAG, NULL, "float activations and F32 KV: slower, no rounding", 0, 0},              \
-        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar, avx2, avx512, amx (default: the best)", 0, 0},       \
+        {"tier", 0, ARG_TEXT, "T", "CPU kernels: scalar; avx2, avx512, amx; neon, dotprod, i8mm (the best)",  \
+         0,      0},                                                                                          \
         {"quant", 0, ARG_TEXT, "TYPE", "quantise F32, F16, BF16, FP8 weights while loading: q4_k_m", 0, 0},   \
         {"no-repack", 0, ARG_FLAG, NULL, "CPU: use the file's layout, never repack; slower", 0, 0},           \
         {"no-mmap", 0, ARG_FLAG, NULL, "read the file into memory instead of mapping it", 0, 0},              \

@@ -1,6 +1,7 @@
 /* The search gives the same codes with every set of instructions. */
 #include "test.h"
 
+#include "base/isa.h"
 #include "codec/search.h"
 
 #include <string.h>
@@ -50,10 +51,11 @@ static void same_everywhere(void **state)
             }
             const float *weight = n % 2 ? w : NULL;
             search_plain(&forms[k], x, weight, &plain);
-            if (__builtin_cpu_supports("avx2")) {
-                search_avx2(&forms[k], x, weight, &other);
-                assert_memory_equal(&plain, &other, sizeof plain);
-            }
+            for (const struct search_way *o = search_ways; o->tier != SEARCH_ANYWHERE; o++)
+                if (isa_has(o->tier)) {
+                    o->run(&forms[k], x, weight, &other);
+                    assert_memory_equal(&plain, &other, sizeof plain);
+                }
             search_block(&forms[k], x, weight, &other);
             assert_memory_equal(&plain, &other, sizeof plain);
         }

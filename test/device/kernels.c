@@ -10,14 +10,13 @@
 #include "device/cpu/probe.h"
 #include "device/cpu/tiers.h"
 #include "device/plan.h"
-#include "fake_amx.h"
+#include "variants.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-static const char *const tiers[] = {"avx2", "avx512", "amx"};
 #define TYPE_ROW(TYPE, name) DTYPE_##TYPE,
 static const uint32_t rounded_types[] = {KERNEL_ROUNDED_TYPES(TYPE_ROW)};
 static const uint32_t float_types[] = {DTYPE_F32,  DTYPE_F16,    DTYPE_BF16,
@@ -56,20 +55,6 @@ static const struct kernels *tier_or_skip(const char *name)
     if (!k)
         print_message("no %s on this machine: skipped\n", name);
     return k;
-}
-
-/* The AMX tier without AMX; NULL where there is no AVX512_BF16. */
-static const struct kernels *tier_fake_amx(void)
-{
-    static struct kernels k;
-    struct err e = {0};
-    const struct kernels *under = kernels_get("avx512", &e);
-    if (!under || !__builtin_cpu_supports("avx512bf16"))
-        return NULL;
-    k = *under;
-    fake_amx(&k);
-    k.tier = "amx in C";
-    return &k;
 }
 
 /* ---- weights ---- */
@@ -364,20 +349,15 @@ static void product_all_m(struct cpu_product *p, enum product_kind kind)
     p->job.y = p->truth;
     product_kernel(scalar, p->job.type, kind)(&p->job);
     p->job.y = y;
-    for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
-        const struct kernels *k = kernels_get(tiers[t], &e);
+    for (size_t t = 1; kernels_tier(t); t++) {
+        const struct kernels *k = kernels_get(kernels_tier(t), &e);
         if (k)
             product_check_tier(p, k, kind);
     }
-    const struct kernels *k = kernels_get("avx512", &e);
-    if (k && kind == PRODUCT_BF16) { /* a machine without AVX512_BF16 */
-        struct kernels plain = *k;
-        matmul_avx512(&plain);
-        product_check_tier(p, &plain, kind);
-    }
-    const struct kernels *amx = kind == PRODUCT_BF16 ? tier_fake_amx() : NULL;
-    if (amx)
-        product_check_tier(p, amx, kind);
+    struct kernels k;
+    for (size_t i = 0; i < VARIANTS && kind == PRODUCT_BF16; i++)
+        if (variant_bf16(i, &k))
+            product_check_tier(p, &k, kind);
 }
 
 static void test_rounded_products(void **state)
@@ -606,8 +586,8 @@ static void test_vectors(void **state)
     (void)state;
     struct err e = {0};
     const struct kernels *scalar = kernels_get("scalar", &e);
-    for (size_t t = 0; t < sizeof tiers / sizeof *tiers; t++) {
-        const struct kernels *k = tier_or_skip(tiers[t]);
+    for (size_t t = 1; kernels_tier(t); t++) {
+        const struct kernels *k = tier_or_skip(kernels_tier(t));
         if (!k)
             continue;
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -649,9 +629,11 @@ static double price_loop(float (*loop)(long), double round)
 
 static struct probe price_walls(const char *tier, const uint8_t *memory)
 {
-    struct probe_kernels k;
+    struct probe_kernels k = {0};
     struct probe walls = {0};
-    !strcmp(tier, "amx") ? probe_amx(&k) : !strcmp(tier, "avx512") ? probe_avx512(&k) : probe_avx2(&k);
+    for (const struct tier *t = kernel_tiers; t->name; t++)
+        if (!strcmp(tier, t->name))
+            t->probe(&k);
     walls.int8 = price_loop(k.int8, k.int8_round);
     walls.float32 = price_loop(k.float32, k.float32_round);
     walls.bf16 = price_loop(k.bf16, k.bf16_round);
@@ -768,8 +750,8 @@ static int price_all(const char *only, const char *tier)
     random_values(x, PRICE_M * PRICE_K, 1);
     p.job = (struct matmul){.k = PRICE_K, .x = x, .x_stride = PRICE_K, .q8 = q8, .y = y};
     memset(p.weights, 1, PRICE_BYTES);
-    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++)
-        if ((!tier || !strcmp(tier, tiers[i])) && (p.k = tier_or_skip(tiers[i]))) {
+    for (size_t i = 1; kernels_tier(i); i++)
+        if ((!tier || !strcmp(tier, kernels_tier(i))) && (p.k = tier_or_skip(kernels_tier(i)))) {
             p.k->quantise(x, PRICE_M * PRICE_K, q8.q, q8.d, q8.s);
             memcpy(q8.q + PRICE_M * PRICE_K, q8.q, PRICE_M * PRICE_K);
             memcpy(q8.d + PRICE_M * PRICE_K / 32, q8.d, PRICE_M * PRICE_K / 8);

@@ -214,7 +214,7 @@ static void other_settings(void **state)
     each_file(remove_one, NULL);
     const struct setting others[] = {{.salt = 1},
                                      {.kv_type = DTYPE_BF16},
-                                     {.tier = "avx2"},
+                                     {.tier = kernels_tier(1)},
                                      {.model = "gemma"},
                                      {.model = "llama"},
                                      {.model = "llama", .lora = "x=test/data/lora/llama"},

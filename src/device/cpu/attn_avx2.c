@@ -3,8 +3,9 @@
 #define ATTN_COLS           2
 #define ATTN_DOT(sum, a, b) ((sum) + (vi)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
 #include "device/cpu/attn_vector.h"
+#include "device/cpu/tiers.h"
 
-void kernels_attn_avx2(struct kernels *k)
+void attn_avx2(struct kernels *k)
 {
     attn_fill(k);
 }

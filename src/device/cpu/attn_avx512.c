@@ -3,8 +3,9 @@
 #define ATTN_COLS           4
 #define ATTN_DOT(sum, a, b) ((vi)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
 #include "device/cpu/attn_vector.h"
+#include "device/cpu/tiers.h"
 
-void kernels_attn_avx512(struct kernels *k)
+void attn_avx512(struct kernels *k)
 {
     attn_fill(k);
 }

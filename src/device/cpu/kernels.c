@@ -1,33 +1,45 @@
 /* Which kernels this machine gets: the tables are filled once, tier upon tier. */
 #include "device/cpu/kernels.h"
 
+#include "device/cpu/tiers.h"
 #include "device/device.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { TIER_SCALAR, TIER_AVX2, TIER_AVX512, TIER_AMX, TIERS };
-
-static const char *const tier_name[TIERS] = {"scalar", "avx2", "avx512", "amx"};
-static struct kernels tier_table[TIERS];
-static int tier_best;
+static struct kernels tier_table[TIERS_MOST];
+static size_t tier_best;
 static pthread_once_t tier_once = PTHREAD_ONCE_INIT;
+
+const char *kernels_tier(size_t i)
+{
+    return i ? kernel_tiers[i - 1].name : "scalar";
+}
 
 static void kernels_fill(void)
 {
-    kernels_scalar(&tier_table[TIER_SCALAR]);
-    static bool (*const fill[TIERS])(struct kernels *) = {NULL, kernels_avx2, kernels_avx512, kernels_amx};
-    static void (*const fill_attn[TIERS])(struct kernels *) = {NULL, kernels_attn_avx2, kernels_attn_avx512,
-                                                               NULL};
-    for (int t = TIER_AVX2; t < TIERS; t++) {
+    kernels_scalar(&tier_table[0]);
+    for (size_t t = 1; kernels_tier(t); t++) {
         tier_table[t] = tier_table[t - 1];
-        if (!fill[t](&tier_table[t]))
+        if (!kernel_tiers[t - 1].fill(&tier_table[t]))
             return;
-        if (fill_attn[t])
-            fill_attn[t](&tier_table[t]);
-        tier_table[t].tier = tier_name[t];
+        tier_table[t].tier = kernels_tier(t);
         tier_best = t;
     }
+}
+
+static const struct kernels *kernels_unknown(const char *tier, struct err *e)
+{
+    char names[128] = "";
+    for (size_t t = 0; kernels_tier(t); t++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
+                 !t                    ? ""
+                 : kernels_tier(t + 1) ? ", "
+                                       : " and ",
+                 kernels_tier(t));
+    err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are %s", tier, names);
+    return NULL;
 }
 
 const struct kernels *kernels_get(const char *tier, struct err *e)
@@ -35,15 +47,14 @@ const struct kernels *kernels_get(const char *tier, struct err *e)
     pthread_once(&tier_once, kernels_fill);
     if (!tier)
         return &tier_table[tier_best];
-    for (int t = 0; t < TIERS; t++) {
-        if (strcmp(tier, tier_name[t]))
-            continue;
-        if (t <= tier_best)
-            return &tier_table[t];
-        err_set(e, ERR_USAGE, "this machine has no %s; its best tier is %s", tier, tier_name[tier_best]);
-        return NULL;
-    }
-    err_set(e, ERR_USAGE, "there is no kernel tier '%s': the tiers are scalar, avx2, avx512 and amx", tier);
+    size_t t = 0;
+    while (kernels_tier(t) && strcmp(tier, kernels_tier(t)))
+        t++;
+    if (!kernels_tier(t))
+        return kernels_unknown(tier, e);
+    if (t <= tier_best)
+        return &tier_table[t];
+    err_set(e, ERR_USAGE, "this machine has no %s; its best tier is %s", tier, kernels_tier(tier_best));
     return NULL;
 }
 

@@ -1,5 +1,5 @@
 /* The kernel table of the CPU: one struct of function pointers, filled with plain C first (scalar.c) and then
- * overwritten tier by tier (avx2, avx512, amx) as far as the machine supports and the caller allows. Every
+ * overwritten tier by tier (tiers_x86.c, tiers_arm64.c) as far as the machine supports and the caller allows. Every
  * entry has the meaning that scalar.c gives it; test/device/kernels.c compares every tier with it and
  * measures its speed.
  *
@@ -230,13 +230,9 @@ struct kernels {
 
 enum { KERNEL_K_MOST = 1 << 18 };
 
-/* The best table up to `tier` ("scalar", "avx2", "avx512", "amx"; NULL = what the machine has); NULL and an
- * error for a tier that is unknown or that the machine lacks. */
+/* The best table up to `tier` (a name of kernels_tier; NULL = what the machine has); NULL and an error for a tier that is
+ * unknown or that the machine lacks. */
 const struct kernels *kernels_get(const char *tier, struct err *e);
+/* The tiers of this architecture, from "scalar" up; NULL behind the last. */
+const char *kernels_tier(size_t i);
 void kernels_scalar(struct kernels *k);
-bool kernels_avx2(struct kernels *k);   /* false: not on this machine */
-bool kernels_avx512(struct kernels *k); /* AVX-512 F, BW, VL, DQ and VNNI */
-bool kernels_amx(struct kernels *k);    /* AMX tiles in bf16, if the system grants them to this process */
-/* Attention's entries, for a machine that has the tier. */
-void kernels_attn_avx2(struct kernels *k);
-void kernels_attn_avx512(struct kernels *k);

@@ -1,7 +1,7 @@
 /* Measures the machine's limits: every worker runs the same short loop at once; the best of a few rounds
  * counts, as other work on the machine can only slow a round down. */
 #include "device/cpu/probe.h"
-#include "device/cpu/kernels.h"
+#include "device/cpu/tiers.h"
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -71,12 +71,9 @@ static void probe_choose(struct probe_kernels *k)
     struct err e = {0};
     const char *tier = kernels_get(NULL, &e)->tier;
     *k = (struct probe_kernels){.read = read_plain, .float32 = float32_plain, .float32_round = 16};
-    if (!strcmp(tier, "avx2"))
-        probe_avx2(k);
-    if (!strcmp(tier, "avx512"))
-        probe_avx512(k);
-    if (!strcmp(tier, "amx"))
-        probe_amx(k);
+    for (const struct tier *t = kernel_tiers; t->name; t++)
+        if (!strcmp(tier, t->name))
+            t->probe(k);
 }
 
 int probe_run(struct pool *p, struct probe *out, struct err *e)

@@ -28,6 +28,7 @@ struct probe_kernels {
     double int8_round, float32_round, bf16_round;
 };
 
+/* By tier; the names of probe_avx2.c and its like. */
 void probe_avx2(struct probe_kernels *k);
 void probe_avx512(struct probe_kernels *k);
 void probe_amx(struct probe_kernels *k);

@@ -1,7 +1,18 @@
-/* What each file of a vector tier puts into the table. Call it only on a machine that has the tier. */
+/* The vector tiers of this architecture (tiers_x86.c, tiers_arm64.c), and what each file of a tier puts into the table. Call
+ * that only on a machine that has the tier. */
 #pragma once
 
 #include "device/cpu/kernels.h"
+#include "device/cpu/probe.h"
+
+struct tier {
+    const char *name;
+    bool (*fill)(struct kernels *k); /* over the table of the tier below it; false: not on this machine */
+    void (*probe)(struct probe_kernels *k);
+};
+
+enum { TIERS_MOST = 5 }; /* with scalar, and the row without a name that ends the list */
+extern const struct tier kernel_tiers[];
 
 void matmul_avx2(struct kernels *k);
 void matmul_avx512(struct kernels *k);
@@ -17,6 +28,8 @@ void matmul_avx512bf16(struct kernels *k); /* after the one above, on a machine 
 void matmul_amx(struct kernels *k);
 void vector_avx2(struct kernels *k);
 void vector_avx512(struct kernels *k);
+void attn_avx2(struct kernels *k);
+void attn_avx512(struct kernels *k);
 
 /* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few
  * rows, true where that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows

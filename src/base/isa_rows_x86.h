@@ -1,5 +1,5 @@
-/* The instruction sets of each vector tier: ISA(tier, the compiler's name, then CPUID's leaf, subleaf, register, bit).
- * The build compiles the files of a tier with -mNAME of its rows and of the tiers below it. Included for its rows. */
+/* The instruction sets of each vector tier of x86-64: ISA(tier, the compiler's name, then CPUID's leaf, subleaf, register,
+ * bit). The build compiles the files of a tier with -mNAME of its rows and of the tiers below it. Included for its rows. */
 ISA(avx2, "avx2", 7, 0, EBX, 5)
 ISA(avx2, "fma", 1, 0, ECX, 12)
 ISA(avx2, "f16c", 1, 0, ECX, 29)

@@ -1,5 +1,5 @@
-/* The vector tiers: which of them this machine has. Compiled for any x86-64; the code of a tier is called
- * only after a check for it. */
+/* The vector tiers of x86-64: which of them this machine has. Compiled for any x86-64; the code of a tier is called only
+ * after a check for it. */
 #include "device/cpu/tiers.h"
 
 #include "base/isa.h"
@@ -7,17 +7,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-bool kernels_avx2(struct kernels *k)
+static bool fill_avx2(struct kernels *k)
 {
     if (!isa_has(ISA_avx2))
         return false;
     matmul_avx2(k);
     vector_avx2(k);
-    k->tier = "avx2";
+    attn_avx2(k);
     return true;
 }
 
-bool kernels_avx512(struct kernels *k)
+static bool fill_avx512(struct kernels *k)
 {
     if (!isa_has(ISA_avx512))
         return false;
@@ -25,7 +25,7 @@ bool kernels_avx512(struct kernels *k)
     if (__builtin_cpu_supports("avx512bf16"))
         matmul_avx512bf16(k);
     vector_avx512(k);
-    k->tier = "avx512";
+    attn_avx512(k);
     return true;
 }
 
@@ -37,11 +37,17 @@ static bool tiles_allowed(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
-bool kernels_amx(struct kernels *k)
+static bool fill_amx(struct kernels *k)
 {
     if (!isa_has(ISA_amx) || !tiles_allowed())
         return false;
     matmul_amx(k);
-    k->tier = "amx";
     return true;
 }
+
+const struct tier kernel_tiers[] = {
+    {"avx2", fill_avx2, probe_avx2},
+    {"avx512", fill_avx512, probe_avx512},
+    {"amx", fill_amx, probe_amx},
+    {0},
+};
