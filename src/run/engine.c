@@ -56,6 +56,8 @@ static void engine_count_waiting(struct engine *g, const struct job *j, int by)
     g->waiting[j->request.batch].bytes += by > 0 ? j->bytes : -j->bytes;
     g->stats.waiting += (uint32_t)by;
     g->stats.batch_waiting += j->request.batch ? (uint32_t)by : 0;
+    for (uint32_t i = 0; i < j->request.lora.count; i++)
+        g->stats.lora_waiting[j->request.lora.id[i] - 1] += (uint32_t)by;
 }
 
 /* The mutex is held. */
@@ -63,6 +65,10 @@ static void engine_count_running(struct engine *g)
 {
     g->stats.running = g->count;
     g->stats.batch_running = g->count - g->users;
+    memset(g->stats.lora_running, 0, sizeof g->stats.lora_running);
+    for (uint32_t i = 0; i < g->count; i++)
+        for (uint32_t k = 0; k < g->running[i]->request.lora.count; k++)
+            g->stats.lora_running[g->running[i]->request.lora.id[k] - 1]++;
 }
 
 /* The mutex is held. */
@@ -185,6 +191,7 @@ static void engine_count(struct engine *g, const struct job *j, const struct job
     g->stats.failed += end->err != NULL;
     g->stats.cancelled += !end->err && cancelled;
     g->stats.finished += !end->err && !cancelled;
+    g->stats.full_length += !end->err && end->finish == FINISH_LENGTH;
     engine_learn_pace(g);
 }
 
@@ -398,12 +405,13 @@ static void engine_count_pages(struct engine *g)
 {
     const struct runner *r = g->session->runner;
     struct engine_stats *s = &g->stats;
-    s->pages = s->pages_free = s->window_pages = s->window_pages_free = 0;
+    s->pages = s->pages_free = s->pages_idle = s->window_pages = s->window_pages_free = 0;
     for (uint32_t i = 0; i < r->plan->groups; i++) {
         bool window = r->plan->group[i].window;
         s->pages += r->pages[i].count - 1;
         uint32_t unused = r->pages[i].unused + r->pages[i].count - r->pages[i].backed;
         s->pages_free += unused;
+        s->pages_idle += r->pages[i].idle;
         s->window_pages += window ? r->pages[i].count - 1 : 0;
         s->window_pages_free += window ? unused : 0;
     }
@@ -581,7 +589,7 @@ static uint32_t engine_nodes(const struct runner *r)
     uint32_t nodes = r->most_seqs * r->table_width;
     for (uint32_t i = 0; i < r->plan->groups; i++)
         if (!r->plan->group[i].window)
-            nodes = r->pages[i].count;
+            nodes = r->pages[i].count - 1;
     return nodes;
 }
 
@@ -624,8 +632,9 @@ static int engine_start(struct engine *g, struct err *e)
     g->snaps = mem_alloc(g->o.slots, ENGINE_SNAPS * sizeof *g->snaps);
     if (!g->running || !g->parts || !g->owner || !g->snaps)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
+    g->stats.blocks = engine_nodes(g->session->runner);
     if (engine_open_picks(g, e) || engine_open_disk(&disk, g->session, &g->o, e) ||
-        prefix_open(&g->prefix, g->session->runner, engine_nodes(g->session->runner), disk, e))
+        prefix_open(&g->prefix, g->session->runner, g->stats.blocks, disk, e))
         return -1;
     prefix_limit(g->prefix, engine_most_snapshots(g));
     /* signals go to the clients' threads */

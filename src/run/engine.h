@@ -145,21 +145,39 @@ float *stream_take_logits(struct stream *s);
 void stream_cancel(struct stream *s); /* takes effect within a step */
 void stream_close(struct stream *s);  /* cancels, if it runs */
 
+/* Steps by their rows: steps[i] have at most step_rows_bound(i) of them, and more than the bound before; the last are
+ * larger. */
+enum { STEP_SIZES = 13 };
+struct step_rows {
+    uint64_t steps[STEP_SIZES + 1], rows; /* rows: of all steps */
+};
+static inline uint32_t step_rows_bound(uint32_t i) /* 1, 8, 16, 32, ... */
+{
+    return i ? 4u << i : 1;
+}
+
 /* submitted = finished + cancelled + failed + running + waiting. prompt_tokens are rows of prompts that
  * were computed (again after a preemption), cached_tokens those that were not, because they were known. */
 struct engine_stats {
     uint32_t running, waiting;
     uint32_t batch_running, batch_waiting; /* of these, requests of batches */
     uint64_t submitted, finished, cancelled, failed, refused;
+    uint64_t full_length;                    /* of the finished ones, those that ended by their length */
+    uint32_t lora_running[SESSION_ADAPTERS], /* requests with each adapter */
+        lora_waiting[SESSION_ADAPTERS];
     uint64_t prompt_tokens, cached_tokens, made_tokens, steps, preempted;
     uint64_t step_us,
         host_us; /* time in steps of the device, and time between steps, when the device waits for the host */
     uint64_t drafted, accepted, forced; /* draft tokens: verified, accepted, accepted from a constraint */
     uint64_t images;                    /* that the tower has encoded */
     uint32_t pages, pages_free;         /* of all groups */
+    uint32_t pages_idle;                /* of those that are not free: held by cached prefixes only */
+    uint32_t blocks;                    /* pages of text that the prefix tree can hold */
     uint32_t window_pages, window_pages_free; /* of these, of groups with a window */
     uint32_t states, states_free;             /* slots of state */
     double last_step;                         /* when it ended, on the monotonic clock */
+    uint32_t failing;                         /* steps in a row that the device has failed */
+    struct step_rows sizes;
     struct prefix_stats prefix;
     struct constraint_cache_stats constraints; /* the cache of constraints */
 };

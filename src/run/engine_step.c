@@ -388,7 +388,7 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
     g->stats.made_tokens += j->made - made;
     if (!made && j->made) {
         g->stats.cached_tokens += j->cached;
-        prefix_count(g->prefix, j->cached);
+        prefix_count(g->prefix, j->cached, j->prompt);
     }
     pthread_mutex_unlock(&g->mutex);
     if (took == TOOK_ONE) {
@@ -401,6 +401,15 @@ static void engine_take(struct engine *g, uint32_t part, struct result r)
                                  .err = took == TOOK_ERROR ? &e : NULL});
 }
 
+static void step_rows_add(struct step_rows *s, uint32_t rows)
+{
+    uint32_t i = 0;
+    while (i < STEP_SIZES && rows > step_rows_bound(i))
+        i++;
+    s->steps[i]++;
+    s->rows += rows;
+}
+
 static void engine_measure(struct engine *g, uint32_t parts)
 {
     double start = g->session->runner->began, now = clock_now(), seconds = now - start,
@@ -409,7 +418,7 @@ static void engine_measure(struct engine *g, uint32_t parts)
     for (uint32_t i = 0; i < parts; i++) {
         const struct seq_rows *p = &g->parts[i];
         rows += p->n;
-        prompt += g->owner[i]->made ? 0 : p->n;
+        prompt += g->owner[i]->made ? 0 : p->n - g->owner[i]->draft;
         read += p->n > 1 && !g->owner[i]->draft ? p->n : 0;
     }
     engine_learn_cost(g, parts, seconds);
@@ -419,6 +428,8 @@ static void engine_measure(struct engine *g, uint32_t parts)
         g->costs.row = g->costs.row > 0 ? 0.7 * g->costs.row + 0.3 * seconds / rows : seconds / rows;
     pthread_mutex_lock(&g->mutex);
     g->stats.steps++;
+    g->stats.failing = 0;
+    step_rows_add(&g->stats.sizes, rows);
     g->stats.prompt_tokens += prompt;
     g->stats.step_us += (uint64_t)(1e6 * seconds);
     g->stats.host_us += (uint64_t)(1e6 * waited);
@@ -430,6 +441,9 @@ static void engine_measure(struct engine *g, uint32_t parts)
 /* A failed step ends its requests with the error; the engine continues. */
 static void engine_fail(struct engine *g, const struct err *e)
 {
+    pthread_mutex_lock(&g->mutex);
+    g->stats.failing += e->code == ERR_DEVICE;
+    pthread_mutex_unlock(&g->mutex);
     while (g->count)
         engine_end(g, g->running[g->count - 1], &(struct job_end){.finish = FINISH_CANCEL, .err = e});
 }

@@ -35,9 +35,10 @@ int pages_open(struct pages *p, uint32_t count, uint32_t backed, struct err *e)
     *p = (struct pages){.count = count};
     p->free = mem_alloc(count, sizeof *p->free);
     p->refs = mem_zalloc(count, sizeof *p->refs);
-    if (!p->free || !p->refs) {
+    p->kept = mem_zalloc(count, sizeof *p->kept);
+    if (!p->free || !p->refs || !p->kept) {
         pages_close(p);
-        return err_memory(e, "the table of KV pages", (unsigned long long)count * 6);
+        return err_memory(e, "the table of KV pages", (unsigned long long)count * 8);
     }
     pages_back(p, backed ? backed : count);
     return 0;
@@ -47,6 +48,7 @@ void pages_close(struct pages *p)
 {
     mem_free(p->free);
     mem_free(p->refs);
+    mem_free(p->kept);
     *p = (struct pages){0};
 }
 
@@ -59,10 +61,22 @@ int32_t pages_take(struct pages *p)
     return page;
 }
 
+/* One reference more or less, and one of the tree's. */
+static void pages_change(struct pages *p, int32_t page, int refs, int kept)
+{
+    p->idle -= p->kept[page] && p->refs[page] == p->kept[page];
+    p->refs[page] = (uint16_t)(p->refs[page] + refs);
+    p->kept[page] = (uint16_t)(p->kept[page] + kept);
+    assert(p->kept[page] <= p->refs[page]);
+    p->idle += p->kept[page] && p->refs[page] == p->kept[page];
+    if (!p->refs[page])
+        heap_add(p, page);
+}
+
 void pages_share(struct pages *p, int32_t page)
 {
     assert(page > 0 && p->refs[page] > 0 && p->refs[page] < UINT16_MAX);
-    p->refs[page]++;
+    pages_change(p, page, 1, 0);
 }
 
 void pages_drop(struct pages *p, int32_t page)
@@ -70,8 +84,21 @@ void pages_drop(struct pages *p, int32_t page)
     if (!page)
         return;
     assert(p->refs[page] > 0);
-    if (!--p->refs[page])
-        heap_add(p, page);
+    pages_change(p, page, -1, 0);
+}
+
+void pages_keep(struct pages *p, int32_t page)
+{
+    assert(page > 0 && p->refs[page] > 0 && p->refs[page] < UINT16_MAX);
+    pages_change(p, page, 1, 1);
+}
+
+void pages_leave(struct pages *p, int32_t page)
+{
+    if (!page)
+        return;
+    assert(p->kept[page] > 0);
+    pages_change(p, page, -1, -1);
 }
 
 uint32_t pages_last(const struct pages *p)

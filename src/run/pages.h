@@ -14,6 +14,8 @@ struct pages {
     uint32_t unused; /* how many of those before are free */
     int32_t *free;   /* (unused): a heap, the lowest one first */
     uint16_t *refs;  /* (count) */
+    uint16_t *kept;  /* (count): of these, references of the prefix tree */
+    uint32_t idle;   /* pages that only the prefix tree holds */
 };
 
 /* backed: 0 = all. */
@@ -22,6 +24,9 @@ void pages_close(struct pages *p);
 int32_t pages_take(struct pages *p); /* 0 = none is free */
 void pages_share(struct pages *p, int32_t page);
 void pages_drop(struct pages *p, int32_t page); /* page 0 is ignored */
+/* The same for a reference of the prefix tree. */
+void pages_keep(struct pages *p, int32_t page);
+void pages_leave(struct pages *p, int32_t page); /* page 0 is ignored */
 /* The last page in use. */
 uint32_t pages_last(const struct pages *p);
 /* The first `backed` pages have memory now; all pages in use are among them. */

@@ -122,7 +122,7 @@ static uint32_t prefix_window(const struct prefix *t, uint32_t g)
 /* The node gets a reference to a page that it lacks. */
 static void prefix_give(struct prefix *t, uint32_t i, uint32_t g, int32_t page)
 {
-    pages_share(&t->runner->pages[g], page);
+    pages_keep(&t->runner->pages[g], page);
     t->nodes[i].page[g] = page;
     if (prefix_window(t, g))
         prefix_link_use(t, g, i);
@@ -133,7 +133,7 @@ static void prefix_take(struct prefix *t, uint32_t i, uint32_t g)
     struct node *c = &t->nodes[i];
     if (c->page[g] && prefix_window(t, g))
         prefix_unlink_use(t, g, i);
-    pages_drop(&t->runner->pages[g], c->page[g]);
+    pages_leave(&t->runner->pages[g], c->page[g]);
     c->page[g] = 0;
 }
 
@@ -169,7 +169,7 @@ void prefix_clear(struct prefix *t)
 {
     for (uint32_t i = t->oldest[LIST_NODES]; i; i = t->nodes[i].use[LIST_NODES].newer)
         for (uint32_t g = 0; g < t->runner->plan->groups; g++)
-            pages_drop(&t->runner->pages[g], t->nodes[i].page[g]);
+            pages_leave(&t->runner->pages[g], t->nodes[i].page[g]);
     for (uint32_t i = 1; i < t->runner->states.count; i++)
         if (t->snapshot[i].node)
             pages_drop(&t->runner->states, (int32_t)i);
@@ -613,8 +613,9 @@ uint32_t prefix_known(const struct prefix *t)
     return t->known;
 }
 
-void prefix_count(struct prefix *t, uint32_t tokens)
+void prefix_count(struct prefix *t, uint32_t tokens, uint32_t prompt)
 {
+    t->stats.prompt_tokens += prompt;
     t->stats.hits += tokens > 0;
     t->stats.misses += tokens == 0;
     t->stats.hit_tokens += tokens;

@@ -46,8 +46,8 @@ bool prefix_has_more(const struct prefix *t);
 /* Hands pages that are not on disk to its writer, as far as that takes them now; or one, when it can. Whether
  * some are left. */
 bool prefix_save(struct prefix *t, bool wait);
-/* Counts a match in the statistics: a request got `tokens` of its prompt. */
-void prefix_count(struct prefix *t, uint32_t tokens);
+/* Counts a match in the statistics: a request got `tokens` of the `prompt` tokens of its prompt. */
+void prefix_count(struct prefix *t, uint32_t tokens, uint32_t prompt);
 /* The tree keeps at most this many snapshots. */
 void prefix_limit(struct prefix *t, uint32_t snapshots);
 /* Adds the first `len` tokens of the sequence, and its snapshots up to there. Where a page of them is known
@@ -59,8 +59,9 @@ bool prefix_make_room(struct prefix *t, const struct page_need *need);
 void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
-    uint64_t nodes, hits, misses, hit_tokens, evicted;
-    uint64_t stripped; /* pages of window groups evicted from nodes */
+    uint64_t nodes, hits, misses, evicted;
+    uint64_t prompt_tokens, hit_tokens; /* of the prompts that were looked up; those that were known */
+    uint64_t stripped;                  /* pages of window groups evicted from nodes */
     uint64_t snapshots, evicted_snapshots;
     struct prefix_disk_stats disk;
 };

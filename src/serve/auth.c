@@ -11,12 +11,13 @@
 #include <strings.h>
 
 /* Protects against DNS rebinding: a web page must not reach us through a name that its owner points to this
- * machine. Probes are open: they return nothing that a page could use, and they connect by address. */
+ * machine. Probes and the metrics port are open: they return nothing that a page could use, and who asks connects by
+ * address. */
 static bool auth_host(const struct conn *c, const char *host)
 {
     const struct server *s = c->server;
     struct origin named = {.port = -1};
-    if ((!s->loopback && !s->o->allowed_hosts) || (c->route && c->route->probe))
+    if ((!s->loopback && !s->o->allowed_hosts) || (c->route && c->route->probe) || c->metrics)
         return true;
     if (!origin_read_host(host, &named))
         return false;

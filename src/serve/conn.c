@@ -427,15 +427,29 @@ static void conn_refuse(evutil_socket_t fd)
     evutil_closesocket(fd);
 }
 
-void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from)
+static bool conn_is_local(const struct sockaddr *from)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)from;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)from;
+    if (!from || from->sa_family == AF_UNIX)
+        return true;
+    if (from->sa_family == AF_INET)
+        return ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    const struct in6_addr *at = &six->sin6_addr;
+    return from->sa_family == AF_INET6 &&
+           (IN6_IS_ADDR_LOOPBACK(at) || (IN6_IS_ADDR_V4MAPPED(at) && at->s6_addr[12] == IN_LOOPBACKNET));
+}
+
+void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from, bool metrics)
 {
     if (s->conn_count >= s->conn_most)
         conn_evict(s);
     bool reserve = s->conn_count >= s->conn_most;
     struct conn *c = s->conn_count < s->conn_most + CONN_RESERVE ? mem_zalloc(1, sizeof *c) : NULL;
-    struct bufferevent *bev = !c       ? NULL
-                              : s->tls ? tls_accept(s->tls, s->base, fd)
-                                       : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    struct bufferevent *bev = !c ? NULL
+                              : s->tls && !metrics
+                                  ? tls_accept(s->tls, s->base, fd)
+                                  : bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
     if (!bev) {
         conn_refuse(fd);
         mem_free(c);
@@ -447,6 +461,8 @@ void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from
                        .next = s->conns,
                        .link = &s->conns,
                        .reserve = reserve,
+                       .metrics = metrics,
+                       .local = conn_is_local(from),
                        .address = conn_address(from)};
     if (c->next)
         c->next->link = &c->next;

@@ -37,6 +37,8 @@ struct conn {
     bool origin_ok;
     uint32_t retry;                    /* of the reply: seconds after which to try again; 0 = 1 */
     bool reserve;                      /* beyond conn_most: kept for probes */
+    bool metrics;                      /* on the metrics port: no key, no other routes */
+    bool local;                        /* the other side is on this machine */
     uint8_t address;                   /* its place in the server's conn_by_address */
     uint32_t key;                      /* which one it came with, from 1; 0 = none */
     bool admin;                        /* may load and unload models, and see every key's counters */
@@ -47,7 +49,8 @@ struct conn {
 /* What a request knows of its connection; its functions take a struct conn. */
 extern const struct recipient conn_recipient;
 
-void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from);
+/* metrics: it came to the metrics port. */
+void conn_open(struct server *s, evutil_socket_t fd, const struct sockaddr *from, bool metrics);
 /* Closes the connection that has been idle for the longest time, one of the address that has most of them. Those with a
  * request running stay. false: all have one. */
 bool conn_evict(struct server *s);

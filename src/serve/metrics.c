@@ -7,11 +7,14 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <string.h>
+#include <time.h>
 
 static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 411, 413,
                                                      414, 415, 417, 429, 431, 500, 501, 503, 505, 507};
-static const double metrics_bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
-                                                       1,    2.5,   5,    10,  30,   60};
+static const double metrics_bounds[METRICS_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
+                                                       0.1,   0.25,   0.5,   0.75, 1,     2.5,  5,
+                                                       10,    20,     30,    60,   120,   300,  600};
 
 void metrics_request(struct metrics *m, uint32_t route, int code)
 {
@@ -31,16 +34,30 @@ void metrics_seconds(struct histogram *h, double seconds)
     h->sum += seconds;
 }
 
-static void metrics_histogram(struct buf *out, const char *name, const char *help, const struct histogram *h)
+/* labels: "a=\"b\",", or "" */
+static void metrics_bucket(struct buf *out, const char *name, const char *labels, double bound,
+                           uint64_t count)
+{
+    buf_printf(out, "%s_bucket{%sle=\"%g\"} %llu\n", name, labels, bound, (unsigned long long)count);
+}
+
+static void metrics_total(struct buf *out, const char *name, const char *labels, double sum, uint64_t count)
+{
+    int n = (int)strlen(labels) - (*labels != 0); /* without the comma */
+    const char *open = *labels ? "{" : "", *close = *labels ? "}" : "";
+    buf_printf(out, "%s_bucket{%sle=\"+Inf\"} %llu\n", name, labels, (unsigned long long)count);
+    buf_printf(out, "%s_sum%s%.*s%s %.6f\n", name, open, n, labels, close, sum);
+    buf_printf(out, "%s_count%s%.*s%s %llu\n", name, open, n, labels, close, (unsigned long long)count);
+}
+
+static void metrics_histogram(struct buf *out, const char *name, const char *labels, const char *help,
+                              const struct histogram *h)
 {
     uint64_t below = 0;
     buf_printf(out, "# HELP %s %s\n# TYPE %s histogram\n", name, help, name);
-    for (uint32_t i = 0; i < METRICS_BUCKETS; i++) {
-        below += h->counts[i];
-        buf_printf(out, "%s_bucket{le=\"%g\"} %llu\n", name, metrics_bounds[i], (unsigned long long)below);
-    }
-    buf_printf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.6f\n%s_count %llu\n", name,
-               (unsigned long long)h->count, name, h->sum, name, (unsigned long long)h->count);
+    for (uint32_t i = 0; i < METRICS_BUCKETS; i++)
+        metrics_bucket(out, name, labels, metrics_bounds[i], below += h->counts[i]);
+    metrics_total(out, name, labels, h->sum, h->count);
 }
 
 static void metrics_requests(struct buf *out, const struct metrics *m)
@@ -139,21 +156,165 @@ static void metrics_numbers(const struct server *s, const struct models_stats *s
                    rows[i].kind, rows[i].name, (unsigned long long)rows[i].value);
 }
 
-void metrics_write(struct server *s, uint32_t key, struct buf *out)
+static void metrics_write_quern(const struct server *s, const struct models_stats *m, struct buf *out)
 {
-    struct models_stats m;
-    models_stats(s->models, &m);
     buf_printf(out,
                "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"
                "quern_build_info{version=\"%s\"} 1\n",
                QUERN_VERSION);
-    metrics_numbers(s, &m, out);
-    metrics_devices(out, &m);
+    metrics_numbers(s, m, out);
+    metrics_devices(out, m);
     metrics_requests(out, &s->metrics);
-    metrics_histogram(out, "quern_first_token_seconds", "Seconds until the first token.", &s->metrics.first);
-    metrics_histogram(out, "quern_token_seconds", "Seconds between tokens.", &s->metrics.between);
-    metrics_histogram(out, "quern_answer_seconds", "Seconds until the end of a generation.",
+    metrics_histogram(out, "quern_first_token_seconds", "", "Seconds until the first token.",
+                      &s->metrics.first);
+    metrics_histogram(out, "quern_token_seconds", "", "Seconds between tokens.", &s->metrics.between);
+    metrics_histogram(out, "quern_answer_seconds", "", "Seconds until the end of a generation.",
                       &s->metrics.whole);
+}
+
+/* ---- the names of vLLM, which routers and dashboards of fleets read ---- */
+
+/* A text as the value of a label. */
+static void metrics_value(struct buf *out, const char *text)
+{
+    for (; *text; text++)
+        if (*text == '\n')
+            buf_str(out, "\\n");
+        else {
+            if (*text == '"' || *text == '\\')
+                buf_str(out, "\\");
+            buf_add(out, text, 1);
+        }
+}
+
+/* The adapters that some request has, with commas. */
+static void metrics_adapters(struct buf *out, const struct server *s, const uint32_t *requests)
+{
+    const struct models_options *o = s->models->o;
+    bool any = false;
+    for (size_t i = 0; i < o->adapter_count; i++) {
+        if (!requests[o->adapter_number[i]])
+            continue;
+        buf_str(out, any ? "," : "");
+        metrics_value(out, o->adapters[i]);
+        any = true;
+    }
+}
+
+static void metrics_info(struct buf *out, const struct server *s, const struct engine_stats *e,
+                         const char *labels)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    buf_printf(out,
+               "# HELP vllm:cache_config_info Pages for keys and values.\n"
+               "# TYPE vllm:cache_config_info gauge\n"
+               "vllm:cache_config_info{%sblock_size=\"%d\",num_gpu_blocks=\"%u\"} 1\n"
+               "# HELP vllm:lora_requests_info Adapters of requests; the value is the time.\n"
+               "# TYPE vllm:lora_requests_info gauge\n"
+               "vllm:lora_requests_info{%smax_lora=\"%zu\",running_lora_adapters=\"",
+               labels, RUNNER_PAGE, e->blocks, labels, s->models->o->adapter_count);
+    metrics_adapters(out, s, e->lora_running);
+    buf_str(out, "\",waiting_lora_adapters=\"");
+    metrics_adapters(out, s, e->lora_waiting);
+    buf_printf(out, "\"} %lld.%06ld\n", (long long)now.tv_sec, now.tv_nsec / 1000);
+}
+
+static void metrics_ends(struct buf *out, const struct engine_stats *e, const char *labels)
+{
+    const struct {
+        const char *reason;
+        uint64_t count;
+    } rows[] = {{"stop", e->finished - e->full_length}, {"length", e->full_length}, {"abort", e->cancelled}};
+    buf_str(out, "# HELP vllm:request_success_total Generations ended, by reason.\n"
+                 "# TYPE vllm:request_success_total counter\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        buf_printf(out, "vllm:request_success_total{%sfinished_reason=\"%s\"} %llu\n", labels, rows[i].reason,
+                   (unsigned long long)rows[i].count);
+}
+
+static void metrics_sizes(struct buf *out, const struct step_rows *z, const char *labels)
+{
+    static const char name[] = "vllm:iteration_tokens_total";
+    uint64_t below = 0;
+    buf_printf(out, "# HELP %s Tokens of a step.\n# TYPE %s histogram\n", name, name);
+    for (uint32_t i = 0; i < STEP_SIZES; i++)
+        metrics_bucket(out, name, labels, step_rows_bound(i), below += z->steps[i]);
+    metrics_total(out, name, labels, (double)z->rows, below + z->steps[STEP_SIZES]);
+}
+
+static void metrics_vllm_numbers(struct buf *out, const struct engine_stats *e, const char *labels)
+{
+    double used = e->pages - e->pages_free - e->pages_idle;
+    const struct {
+        const char *name, *kind, *help;
+        double value;
+    } rows[] = {
+        {"num_requests_running", "gauge", "Requests being generated.", e->running},
+        {"num_requests_waiting", "gauge", "Requests in the queue.", e->waiting},
+        {"kv_cache_usage_perc", "gauge", "Share of the pages for keys and values that requests use.",
+         e->pages ? used / e->pages : 0},
+        {"prefix_cache_queries_total", "counter", "Tokens of prompts.", (double)e->prefix.prompt_tokens},
+        {"prefix_cache_hits_total", "counter", "Tokens of prompts found in the cache.",
+         (double)e->prefix.hit_tokens},
+        {"prompt_tokens_total", "counter", "Tokens of prompts.", (double)e->prefix.prompt_tokens},
+        {"generation_tokens_total", "counter", "Tokens generated.", (double)e->made_tokens},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        buf_printf(out, "# HELP vllm:%s %s\n# TYPE vllm:%s %s\nvllm:%s{%.*s} %.17g\n", rows[i].name,
+                   rows[i].help, rows[i].name, rows[i].kind, rows[i].name, (int)strlen(labels) - 1, labels,
+                   rows[i].value);
+}
+
+/* All models together, under the name of the first. */
+static void metrics_write_vllm(const struct server *s, const struct models_stats *m, struct buf *out)
+{
+    struct buf labels = {0};
+    const struct engine_stats *e = &m->engine;
+    models_lock(s->models);
+    const struct served *first = models_first(s->models);
+    buf_str(&labels, "model_name=\"");
+    metrics_value(&labels, first ? first->name : "");
+    models_unlock(s->models);
+    buf_add(&labels, "\",", 3); /* with its end */
+    out->failed |= labels.failed;
+    if (!labels.failed) {
+        metrics_vllm_numbers(out, e, labels.data);
+        metrics_info(out, s, e, labels.data);
+        metrics_ends(out, e, labels.data);
+        metrics_sizes(out, &e->sizes, labels.data);
+        metrics_histogram(out, "vllm:time_to_first_token_seconds", labels.data,
+                          "Seconds until the first token.", &s->metrics.first);
+        metrics_histogram(out, "vllm:inter_token_latency_seconds", labels.data, "Seconds between tokens.",
+                          &s->metrics.between);
+        metrics_histogram(out, "vllm:e2e_request_latency_seconds", labels.data,
+                          "Seconds until the end of a generation.", &s->metrics.whole);
+    }
+    buf_free(&labels);
+}
+
+bool metrics_read_style(const char *word, unsigned *style)
+{
+    static const char *const words[] = {"", "quern", "vllm", "both"}; /* by METRICS_QUERN and METRICS_VLLM */
+    unsigned i = sizeof words / sizeof *words - 1;
+    while (i && strcmp(words[i], word) != 0)
+        i--;
+    *style = i ? i : *style;
+    return i;
+}
+
+void metrics_write(struct server *s, unsigned style, struct buf *out)
+{
+    struct models_stats m;
+    models_stats(s->models, &m);
+    if (style & METRICS_QUERN)
+        metrics_write_quern(s, &m, out);
+    if (style & METRICS_VLLM)
+        metrics_write_vllm(s, &m, out);
+}
+
+void metrics_write_keys(struct server *s, uint32_t key, struct buf *out)
+{
     pthread_mutex_lock(&s->mutex);
     usage_write(s->usage, key, out);
     pthread_mutex_unlock(&s->mutex);

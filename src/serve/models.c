@@ -8,10 +8,16 @@
 #include "serve/models_internal.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 
-enum { MODELS_WAITERS = 256 }; /* of one instance: further requests are refused */
+enum {
+    MODELS_WAITERS = 256, /* of one instance: further requests are refused */
+    MODELS_STUCK = 60,    /* seconds in which an engine that has work takes a step */
+    MODELS_FAILING = 3,   /* steps in a row that a device fails: then it has failed */
+    MODELS_FAILED = 60,   /* seconds that a failed load counts */
+};
 
 struct instance *models_next(const struct models *m, const struct instance *f)
 {
@@ -27,7 +33,7 @@ static void instance_add_wait(struct instance *f, struct model_wait *w)
 {
     w->form = NULL;
     w->next = NULL;
-    w->since = clock_now();
+    w->since = w->patient ? INFINITY : clock_now();
     *f->waiting_end = w;
     f->waiting_end = &w->next;
     f->waiters++;
@@ -90,6 +96,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->cancelled += e->cancelled;
     sum->failed += e->failed;
     sum->refused += e->refused;
+    sum->full_length += e->full_length;
     sum->prompt_tokens += e->prompt_tokens;
     sum->cached_tokens += e->cached_tokens;
     sum->made_tokens += e->made_tokens;
@@ -103,6 +110,8 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->forced += e->forced;
     sum->pages += e->pages;
     sum->pages_free += e->pages_free;
+    sum->pages_idle += e->pages_idle;
+    sum->blocks += e->blocks;
     sum->window_pages += e->window_pages;
     sum->window_pages_free += e->window_pages_free;
     sum->states += e->states;
@@ -111,9 +120,18 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->prefix.evicted_snapshots += e->prefix.evicted_snapshots;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
+    sum->prefix.prompt_tokens += e->prefix.prompt_tokens;
+    sum->prefix.hit_tokens += e->prefix.hit_tokens;
     sum->constraints.hits += e->constraints.hits;
     sum->constraints.misses += e->constraints.misses;
     sum->constraints.bytes += e->constraints.bytes;
+    sum->sizes.rows += e->sizes.rows;
+    for (int i = 0; i <= STEP_SIZES; i++)
+        sum->sizes.steps[i] += e->sizes.steps[i];
+    for (int i = 0; i < SESSION_ADAPTERS; i++) {
+        sum->lora_running[i] += e->lora_running[i];
+        sum->lora_waiting[i] += e->lora_waiting[i];
+    }
 }
 
 /* Adds the counters of an instance to the totals. */
@@ -298,9 +316,12 @@ static struct model_wait *models_impatient(struct models *m, double since)
 {
     struct model_wait *out = NULL;
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
-        while (f->waiting && f->waiting->since <= since) { /* the queue is in order of arrival */
-            struct model_wait *w = f->waiting;
-            instance_cut_wait(f, &f->waiting);
+        for (struct model_wait **at = &f->waiting, *w; (w = *at);) {
+            if (w->since > since) {
+                at = &w->next;
+                continue;
+            }
+            instance_cut_wait(f, at);
             w->next = out;
             out = w;
         }
@@ -405,59 +426,55 @@ void models_stats(struct models *m, struct models_stats *out)
     pthread_mutex_unlock(&m->mutex);
 }
 
-bool models_stuck(struct models *m, double seconds)
+const char *models_fault(struct models *m)
 {
-    bool stuck = false;
+    const char *fault = NULL;
     pthread_mutex_lock(&m->mutex);
-    for (const struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
+    for (const struct instance *f = models_next(m, NULL); f && !fault; f = models_next(m, f)) {
         struct engine_stats e = {0};
         if (f->state != INSTANCE_LOADING && f->engine)
             engine_stats(f->engine, &e);
-        stuck |= e.running && e.last_step > 0 && clock_now() - e.last_step > seconds;
+        if (e.running && e.last_step > 0 && clock_now() - e.last_step > MODELS_STUCK)
+            fault = "the engine makes no progress";
+        else if (e.failing >= MODELS_FAILING)
+            fault = "the device fails";
     }
     pthread_mutex_unlock(&m->mutex);
-    return stuck;
+    return fault;
+}
+
+const char *models_unable(struct models *m)
+{
+    const char *fault = models_fault(m);
+    double since = clock_now() - MODELS_FAILED;
+    bool any = false, able = false;
+    pthread_mutex_lock(&m->mutex);
+    for (const struct served *s = m->all; s; s = s->next) {
+        any |= s->listed;
+        able |= s->listed && (!s->failed || s->failed < since);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return fault ? fault : able ? NULL : any ? "no model can be loaded" : "there is no model";
 }
 
 /* ---- opening and closing ---- */
 
-/* A wait that blocks the calling thread. */
-struct models_patience {
-    struct model_wait wait;
-    pthread_mutex_t mutex;
-    pthread_cond_t done;
-    bool is_done;
-};
-
-static void models_patience_end(struct model_wait *w)
+bool models_preload(struct models *m, struct model_wait *w)
 {
-    struct models_patience *p = (struct models_patience *)w;
-    pthread_mutex_lock(&p->mutex);
-    p->is_done = true;
-    pthread_cond_signal(&p->done);
-    pthread_mutex_unlock(&p->mutex);
+    struct model_want want = {.kind = INSTANCE_WRITER, .any = true};
+    w->patient = true;
+    return models_take(m, &want, w) == TAKEN_LATER;
 }
 
-int models_preload(struct models *m, struct err *e)
+int models_preloaded(struct models *m, struct model_wait *w, struct err *e)
 {
-    struct models_patience p = {.wait.ready = models_patience_end};
-    struct model_want want = {.kind = INSTANCE_WRITER, .any = true};
-    pthread_mutex_init(&p.mutex, NULL);
-    pthread_cond_init(&p.done, NULL);
-    enum taken t = models_take(m, &want, &p.wait);
-    pthread_mutex_lock(&p.mutex);
-    while (t == TAKEN_LATER && !p.is_done)
-        pthread_cond_wait(&p.done, &p.mutex);
-    pthread_mutex_unlock(&p.mutex);
-    pthread_mutex_destroy(&p.mutex);
-    pthread_cond_destroy(&p.done);
-    if (p.wait.form)
-        models_drop(m, p.wait.form, MODELS_KEEP_DEFAULT);
-    else if (p.wait.why.code)
-        err_set(e, p.wait.why.code, "%s", p.wait.why.text);
+    if (w->form)
+        models_drop(m, w->form, MODELS_KEEP_DEFAULT);
+    else if (w->why.code)
+        err_set(e, w->why.code, "%s", w->why.text);
     else
-        err_set(e, ERR_DATA, "%s", p.wait.failure.err.text);
-    return p.wait.form ? 0 : -1;
+        err_set(e, ERR_DATA, "%s", w->failure.err.text);
+    return w->form ? 0 : -1;
 }
 
 static int models_start(struct models *m, struct err *e)

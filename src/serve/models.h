@@ -75,8 +75,9 @@ struct served_facts {
 
 struct served {
     char *name, *path;
-    bool listed; /* false: removed from the list; takes no new users */
-    bool stale;  /* the file has changed: the next load reads its facts again */
+    bool listed;   /* false: removed from the list; takes no new users */
+    bool stale;    /* the file has changed: the next load reads its facts again */
+    double failed; /* when its last load failed, on the monotonic clock; 0 = it did not */
     struct served_facts facts;
     struct instance instances[INSTANCES];
     struct served *next;
@@ -88,6 +89,7 @@ struct model_wait {
     struct failure failure; /* models_take clears it */
     struct err why;         /* the reason of a failed load, for the operator: with paths */
     double since;
+    bool patient; /* waits as long as it takes */
     struct model_wait *next;
     /* Called by another thread, once, without a lock held. */
     void (*ready)(struct model_wait *w);
@@ -113,7 +115,8 @@ struct models_options {
     int (*open)(void *arg, struct session **out, const char *path, const struct session_options *o,
                 struct err *e);
     void *arg;
-    const char *const *adapters; /* (adapter_count): names of the first model with an adapter */
+    const char *const *adapters;    /* (adapter_count): names of the first model with an adapter */
+    const uint32_t *adapter_number; /* (adapter_count): which of all adapters, from 0 */
     size_t adapter_count;
     const char *const *aliases; /* (alias_count): further names of the first model */
     size_t alias_count;
@@ -173,8 +176,10 @@ void models_expire(struct models *m, double now);
 /* Unloads a model as soon as it is idle (NULL: all). Returns the number of instances; -1: no such model. */
 int models_stop(struct models *m, const char *name);
 void models_rescan(struct models *m);
-/* Loads the first model, or returns the error: for the start of a server with a named model. */
-int models_preload(struct models *m, struct err *e);
+/* For the start of a server with a named model: begins to load the first one. true: w->ready will be called; then, or
+ * at once, models_preloaded says whether it is loaded. */
+bool models_preload(struct models *m, struct model_wait *w);
+int models_preloaded(struct models *m, struct model_wait *w, struct err *e);
 
 /* The list of models. Between lock and unlock the list and the states do not change; names are never
  * freed. */
@@ -191,7 +196,10 @@ void models_each(struct models *m, void (*take)(void *arg, const struct served *
                  void *arg);
 const char *models_state(const struct served *s); /* "loaded", ... */
 void models_stats(struct models *m, struct models_stats *out);
-bool models_stuck(struct models *m, double seconds); /* an engine with work makes no progress */
+/* Why only a restart helps: an engine with work makes no progress, or a device fails every step. NULL = nothing is wrong. */
+const char *models_fault(struct models *m);
+/* Why no request can be served now; NULL = they can. */
+const char *models_unable(struct models *m);
 
 /* ---- the list (models_list.c) ---- */
 int model_list_add(struct model_list *l, const char *name, const char *path, struct err *e);

@@ -126,7 +126,8 @@ static void models_unload(struct models *m, struct instance *f)
     struct instance was = *f;
     f->state = INSTANCE_LEAVING;
     models_add_stats(&m->stats, f);
-    m->stats.engine.pages = m->stats.engine.pages_free = 0;
+    m->stats.engine.pages = m->stats.engine.pages_free = m->stats.engine.pages_idle = 0;
+    m->stats.engine.blocks = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
     m->stats.engine.states = m->stats.engine.states_free = 0;
     m->stats.engine.prefix.snapshots = 0;
@@ -220,6 +221,7 @@ static void models_load(struct models *m, struct instance *f)
     f->state = failed ? INSTANCE_AWAY : INSTANCE_READY;
     f->keep = m->o->keep;
     f->last_used = clock_now();
+    f->of->failed = failed ? f->last_used : 0;
     if (failed) {
         f->bytes = 0;
         m->stats.failures++;
@@ -301,6 +303,7 @@ static bool models_serve_first(struct models *m)
         err_set(&e, ERR_RESOURCE, "it needs %.2f GB and --memory allows %.2f GB", 1e-9 * (double)need,
                 1e-9 * (double)most);
         struct model_wait *all = instance_waits(f);
+        f->of->failed = clock_now();
         m->stats.failures++;
         pthread_mutex_unlock(&m->mutex);
         models_refuse(f, all, &e);

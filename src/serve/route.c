@@ -21,6 +21,7 @@
 #include "serve/multipart.h"
 #include "serve/ollama.h"
 #include "serve/openai.h"
+#include "serve/probe.h"
 #include "serve/request.h"
 #include "serve/responses.h"
 #include "serve/server_internal.h"
@@ -50,40 +51,6 @@ void route_json(struct conn *c, int status, struct buf *out)
     buf_free(out);
 }
 
-static void route_status(struct conn *c, int status, const char *word)
-{
-    struct buf out = {0};
-    buf_printf(&out, "{\"status\":\"%s\"}", word);
-    route_json(c, status, &out);
-}
-
-static void route_live(struct conn *c)
-{
-    route_status(c, 200, "ok");
-}
-
-static void route_ready(struct conn *c)
-{
-    bool draining = c->server->draining;
-    route_status(c, draining ? 503 : 200, draining ? "draining" : "ok");
-}
-
-static void route_health(struct conn *c)
-{
-    if (models_stuck(c->server->models, SERVER_STUCK))
-        route_status(c, 503, "the engine makes no progress");
-    else
-        route_ready(c);
-}
-
-static void route_metrics(struct conn *c)
-{
-    struct buf out = {0};
-    metrics_write(c->server, c->admin ? USAGE_ALL : c->key, &out);
-    conn_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", &out);
-    buf_free(&out);
-}
-
 static void route_root(struct conn *c)
 {
     struct buf out = {0};
@@ -102,10 +69,11 @@ static void route_root(struct conn *c)
 
 static const struct route routes[] = {
     {"GET", "/", .now = route_root, .open = true},
-    {"GET", "/livez", .now = route_live, .open = true, .probe = true},
-    {"GET", "/readyz", .now = route_ready, .open = true, .probe = true},
-    {"GET", "/health", .now = route_health, .open = true, .probe = true},
-    {"GET", "/metrics", .now = route_metrics},
+    {"GET", "/livez", .now = probe_live, .open = true, .probe = true, .scraped = true},
+    {"GET", "/readyz", .now = probe_ready, .open = true, .probe = true, .scraped = true},
+    {"GET", "/health", .now = probe_ready, .open = true, .probe = true, .scraped = true},
+    {"GET", "/metrics", .now = probe_metrics, .scraped = true},
+    {"POST", "/drain", .now = probe_drain, .scraped = true},
     {"GET", "/openapi.json", .now = asset_show, .open = true},
     {"GET", "/status", .now = asset_show, .open = true},
     {"GET", "/page/*", .now = asset_show, .open = true},
@@ -361,12 +329,12 @@ static void route_take(struct conn *c)
     struct failure f = {0};
     bool reads = http_is(&c->http, "GET") || http_is(&c->http, "HEAD");
     c->http.keep &= !c->reserve;
-    if (c->reserve && !r->probe)
+    if (c->reserve && !r->probe && !c->metrics)
         conn_failf(c, 503, NULL,
                    "all connections that this server takes have a request running; try again later");
     else if (!http_is(&c->http, r->method) && !(reads && !strcmp(r->method, "GET")))
         conn_failf(c, 405, NULL, "%s wants %s", r->path, r->method);
-    else if (!r->open && !auth_key(c))
+    else if (!r->open && !c->metrics && !auth_key(c))
         conn_failf(c, 401, "invalid_api_key", "the API key is missing or wrong: Authorization: Bearer KEY");
     else if (r->admin && !c->admin)
         conn_failf(c, 403, "admin_key_required", "%s needs an admin key", r->path);
@@ -400,8 +368,9 @@ void route_request(struct conn *c)
         conn_fail(c, &f);
     else if (http_is(&c->http, "OPTIONS"))
         conn_reply(c, 204, NULL, NULL);
-    else if (c->route)
+    else if (c->route && (c->route->scraped || !c->metrics))
         route_take(c);
     else
-        conn_failf(c, 404, NULL, "there is nothing at %s", log_safe(http_target(&c->http)));
+        conn_failf(c, 404, NULL, "there is nothing at %s%s", log_safe(http_target(&c->http)),
+                   c->metrics ? " of this port, which has /metrics and probes" : "");
 }

@@ -20,12 +20,13 @@ struct route {
     void (*now)(struct conn *c);        /* answers at once, in the loop */
     void (*prepare)(struct request *a); /* or: on a worker */
     bool open;                          /* needs no key */
-    bool probe; /* answered on the connections that are kept for probes, too, and whatever Host is named */
-    bool admin; /* needs an admin key where there are keys */
-    bool light; /* looks up or changes what is stored: the limits of a key do not count it */
-    bool batch; /* may be a line of a batch */
-    bool large; /* the body may be as large as a file */
-    bool form;  /* the body is a form */
+    bool probe;   /* answered on the connections that are kept for probes, too, and whatever Host is named */
+    bool scraped; /* answered on the metrics port, too, without a key */
+    bool admin;   /* needs an admin key where there are keys */
+    bool light;   /* looks up or changes what is stored: the limits of a key do not count it */
+    bool batch;   /* may be a line of a batch */
+    bool large;   /* the body may be as large as a file */
+    bool form;    /* the body is a form */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */

@@ -8,6 +8,7 @@
 #include "save/usage_table.h"
 #include "serve/batch.h"
 #include "serve/batches.h"
+#include "serve/bind.h"
 #include "serve/conn.h"
 #include "serve/limit.h"
 #include "serve/models.h"
@@ -26,7 +27,6 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/listener.h>
-#include <netdb.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -34,8 +34,6 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 enum {
@@ -47,8 +45,9 @@ enum {
 static void server_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from, int n,
                           void *arg)
 {
-    (void)l, (void)n;
-    conn_open(arg, fd, from);
+    struct server *s = arg;
+    (void)n;
+    conn_open(s, fd, from, l == s->metrics_listener);
 }
 
 /* No descriptor (or memory) is left. Closes an idle connection; without one, pauses accepting until the next
@@ -61,12 +60,63 @@ static void server_accept_failed(struct evconnlistener *l, void *arg)
     if (conn_evict(s))
         return;
     evconnlistener_disable(l);
-    s->accept_paused = true;
+    s->accept_paused = true; /* of one of them, or of both */
     if (!s->accept_warned || now - s->accept_warned > SERVER_WARN_SECONDS)
         log_warn(
             "cannot accept connections: %s; retrying four times a second (raise the limit of open files)",
             strerror(why));
     s->accept_warned = now;
+}
+
+static void server_announce(const struct server *s)
+{
+    char url[BIND_URL];
+    if (!s->listener)
+        return;
+    bind_url(evconnlistener_get_fd(s->listener), s->tls ? "https" : "http", url, sizeof url);
+    if (s->o->socket)
+        log_info("quern is ready at unix:%s", log_safe(s->o->socket));
+    else if (*url)
+        log_info("quern is ready at %s", url);
+    notify_say(s->o->notify, "READY=1");
+}
+
+/* Those of a file, or those of the state: two lines for each slot, so that one is ready when another ends. */
+static int server_start_batches(struct server *s, struct err *e)
+{
+    uint32_t slots = s->models->o->engine.slots;
+    if (s->o->feed)
+        return batch_start(s, s->o->feed, e);
+    return s->o->state ? batches_start(s, 2 * slots + 2, e) : 0;
+}
+
+/* The named model is loaded, or cannot be: then the server ends with the error. */
+static void server_loaded(struct server *s)
+{
+    s->loading = false;
+    if (!models_preloaded(s->models, &s->preload, &s->failed) && !server_start_batches(s, &s->failed))
+        server_announce(s);
+    else
+        event_base_loopbreak(s->base);
+}
+
+/* On the thread that loads. */
+static void server_preloaded(struct model_wait *w)
+{
+    struct server *s = (struct server *)((char *)w - offsetof(struct server, preload));
+    uint64_t one = 1;
+    atomic_store(&s->preloaded, true);
+    ssize_t n = write(s->bell_fd, &one, sizeof one);
+    (void)n; /* the tick looks, too */
+}
+
+/* Begins to load the named model, which may be there at once. */
+static void server_preload(struct server *s)
+{
+    s->preload.ready = server_preloaded;
+    s->loading = true;
+    if (!models_preload(s->models, &s->preload))
+        server_loaded(s);
 }
 
 static void server_bell(evutil_socket_t fd, short what, void *arg)
@@ -75,6 +125,8 @@ static void server_bell(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof count);
     (void)n, (void)what;
+    if (s->loading && atomic_load(&s->preloaded))
+        server_loaded(s);
     for (struct request *a; (a = worker_ready(s));) {
         a->arrived = true;
         request_chunk(a);
@@ -131,11 +183,13 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
     if (s->accept_paused) {
         s->accept_paused = false;
         evconnlistener_enable(s->listener);
+        if (s->metrics_listener)
+            evconnlistener_enable(s->metrics_listener);
     }
     record_retry(s);
     responses_expire(s, now);
     models_expire(s->models, now);
-    if (now - s->notified >= 1 && !models_stuck(s->models, SERVER_STUCK)) { /* else systemd restarts us */
+    if (now - s->notified >= 1 && !models_fault(s->models)) { /* else systemd restarts us */
         notify_say(s->o->notify, "WATCHDOG=1");
         s->notified = now;
     }
@@ -154,6 +208,12 @@ static void server_signal(evutil_socket_t number, short what, void *arg)
     }
     if (s->draining)
         return;
+    if (s->loading) { /* there is nothing to wait for, and a large model takes minutes */
+        if (s->o->socket)
+            file_remove(s->o->socket);
+        signal(number, SIG_DFL);
+        raise(number);
+    }
     batches_stop(s); /* what runs of them begins again when the server does */
     if (s->listener)
         log_info("ending: %u requests are running and get %.0f s", s->request_count, s->o->grace);
@@ -233,90 +293,31 @@ static void server_reload(evutil_socket_t number, short what, void *arg)
     models_rescan(s->models);
 }
 
-enum { SERVER_BACKLOG = 1024 };
-
-/* Listens there; the descriptor, or -1 with why in errno. */
-static int server_socket(const struct sockaddr *at, socklen_t n)
+static struct evconnlistener *server_listen(struct server *s, int *fd, struct err *e)
 {
-    int on = 1, fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (!bind(fd, at, n) && !listen(fd, SERVER_BACKLOG))
-        return fd;
-    int why = errno;
-    close(fd);
-    errno = why;
-    return -1;
-}
-
-/* Removes a stale socket without a listener; the new one is accessible to this user only. */
-static int server_bind_unix(const char *path, struct err *e)
-{
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    struct stat st;
-    if (strlen(path) >= sizeof at.sun_path)
-        return err_set(e, ERR_USAGE, "--socket %s: a path of at most %zu bytes", log_safe(path),
-                       sizeof at.sun_path - 1);
-    memcpy(at.sun_path, path, strlen(path));
-    if (!lstat(path, &st) && S_ISSOCK(st.st_mode)) {
-        int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bool dead = connect(fd, (struct sockaddr *)&at, sizeof at) && errno == ECONNREFUSED;
-        close(fd);
-        if (dead)
-            unlink(path);
+    struct evconnlistener *l =
+        evconnlistener_new(s->base, server_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, *fd);
+    if (!l) {
+        err_set(e, ERR_RESOURCE, "cannot accept connections: %s", strerror(errno));
+        return NULL;
     }
-    mode_t mask = umask(0177);
-    int fd = server_socket((struct sockaddr *)&at, sizeof at), why = errno;
-    umask(mask);
-    if (fd < 0)
-        err_set(e, ERR_RESOURCE, "cannot listen on %s: %s", log_safe(path), strerror(why));
-    return fd;
+    *fd = -1; /* the listener's now */
+    evconnlistener_set_error_cb(l, server_accept_failed);
+    return l;
 }
 
-static int server_bind_address(const char *host, int number, struct err *e)
+/* From now on connections are accepted: probes have an answer while a model is being loaded, and requests wait for it. */
+static int server_accept_all(struct server *s, struct err *e)
 {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    char port[16];
-    snprintf(port, sizeof port, "%d", number);
-    int r = getaddrinfo(host, port, &hints, &found);
-    if (r)
-        return err_set(e, ERR_USAGE, "--host %s: %s", log_safe(host), gai_strerror(r));
-    int fd = server_socket(found->ai_addr, found->ai_addrlen), why = errno;
-    freeaddrinfo(found);
-    if (fd < 0)
-        err_set(e, ERR_RESOURCE, "cannot listen on %s port %d: %s", log_safe(host), number, strerror(why));
-    return fd;
-}
-
-int server_bind(const struct server_options *o, struct err *e)
-{
-    struct tls *t = NULL;
-    if (server_check(o, e) || (o->tls_cert && tls_open(&t, o->tls_cert, o->tls_key, e)))
+    char url[BIND_URL];
+    if (!(s->listener = server_listen(s, &s->at.requests, e)))
         return -1;
-    tls_close(t); /* OpenSSL has read its own configuration now, before the sandbox closes */
-    return o->socket ? server_bind_unix(o->socket, e) : server_bind_address(o->host, o->port, e);
-}
-
-/* From now on connections are accepted. */
-static int server_listen(struct server *s, struct err *e)
-{
-    s->listener = evconnlistener_new(s->base, server_accept, s, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC,
-                                     0, s->listen_fd);
-    if (!s->listener)
-        return err_set(e, ERR_RESOURCE, "cannot accept connections: %s", strerror(errno));
-    s->listen_fd = -1; /* the listener's now */
-    struct sockaddr_storage at;
-    socklen_t n = sizeof at;
-    char host[NI_MAXHOST], port[NI_MAXSERV];
-    if (s->o->socket)
-        log_info("quern is ready at unix:%s", log_safe(s->o->socket));
-    else if (!getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&at, &n) &&
-             !getnameinfo((struct sockaddr *)&at, n, host, sizeof host, port, sizeof port,
-                          NI_NUMERICHOST | NI_NUMERICSERV))
-        log_info("quern is ready at http%s://%s%s%s:%s", s->tls ? "s" : "", strchr(host, ':') ? "[" : "",
-                 host, strchr(host, ':') ? "]" : "", port);
+    if (s->at.metrics < 0)
+        return 0;
+    if (!(s->metrics_listener = server_listen(s, &s->at.metrics, e)))
+        return -1;
+    bind_url(evconnlistener_get_fd(s->metrics_listener), "http", url, sizeof url);
+    log_info("metrics are at %s/metrics", url);
     return 0;
 }
 
@@ -342,15 +343,6 @@ static void server_count_files(struct server *s)
                  (unsigned long long)files.rlim_cur, s->conn_most, (unsigned long long)most);
 }
 
-/* Those of a file, or those of the state: two lines for each slot, so that one is ready when another ends. */
-static int server_start_batches(struct server *s, struct err *e)
-{
-    uint32_t slots = s->models->o->engine.slots;
-    if (s->o->feed)
-        return batch_start(s, s->o->feed, e);
-    return s->o->state ? batches_start(s, 2 * slots + 2, e) : 0;
-}
-
 static int server_open(struct server *s, struct err *e)
 {
     s->bell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -367,23 +359,23 @@ static int server_open(struct server *s, struct err *e)
     if (s->o->state && (quota_load(&s->quotas, s->o->state, e) || background_recover(s->o->state, e)))
         return -1;
     server_name_keys(s);
-    if (server_tls(s, e) || worker_start(s, e) || server_start_batches(s, e))
+    if (server_tls(s, e) || worker_start(s, e) || (s->at.requests >= 0 && server_accept_all(s, e)))
         return -1;
-    if (s->listen_fd < 0)
+    if (s->o->preload) {
+        server_preload(s);
         return 0;
-    if (server_listen(s, e))
-        return -1;
-    evconnlistener_set_error_cb(s->listener, server_accept_failed);
-    notify_say(s->o->notify, "READY=1");
-    return 0;
+    }
+    server_announce(s);
+    return server_start_batches(s, e);
 }
 
 static void server_close(struct server *s)
 {
     if (s->listener)
         evconnlistener_free(s->listener);
-    if (s->listen_fd >= 0)
-        close(s->listen_fd);
+    if (s->metrics_listener)
+        evconnlistener_free(s->metrics_listener);
+    server_unbind(s->o, &s->at);
     if (s->o->socket)
         file_remove(s->o->socket);
     batches_stop(s);
@@ -414,57 +406,25 @@ static void server_close(struct server *s)
     pthread_cond_destroy(&s->work);
 }
 
-int server_check(const struct server_options *o, struct err *e)
-{
-    if (!o->tls_cert != !o->tls_key)
-        return err_set(e, ERR_USAGE, "--tls-cert and --tls-key belong together");
-    for (size_t i = 0; i < o->allowed_origins; i++) {
-        if (origin_check_allowed(o->allowed_origin[i], e))
-            return -1;
-        if (!strcmp(o->allowed_origin[i], "*") && !o->key_count)
-            return err_set(
-                e, ERR_USAGE,
-                "--allowed-origin '*' lets every page of the web send requests: give --api-key-file");
-    }
-    if (o->socket || origin_is_loopback(o->host) || o->key_count || (o->no_key && o->allowed_hosts))
-        return 0;
-    if (o->no_key)
-        return err_set(
-            e, ERR_USAGE,
-            "--host %s with --no-key can be reached by every web page, through a name that its owner "
-            "points here: give --allowed-host NAME for each name that clients use",
-            log_safe(o->host));
-    return err_set(e, ERR_USAGE,
-                   "--host %s can be reached from elsewhere: give --api-key-file, or --no-key and "
-                   "--allowed-host behind a proxy that checks access",
-                   log_safe(o->host));
-}
-
-void server_unbind(const struct server_options *o, int fd)
-{
-    if (fd < 0)
-        return;
-    close(fd);
-    if (o->socket)
-        file_remove(o->socket);
-}
-
-int server_run(struct models *m, const struct server_options *o, int fd, struct err *e)
+int server_run(struct models *m, const struct server_options *o, const struct server_sockets *at,
+               struct err *e)
 {
     struct server *s = mem_zalloc(1, sizeof *s);
     if (!s) {
-        server_unbind(o, fd);
+        server_unbind(o, at);
         return err_memory(e, "the server", sizeof *s);
     }
-    *s = (struct server){.o = o, .models = m, .bell_fd = -1, .listen_fd = fd, .started = time(NULL)};
+    *s = (struct server){.o = o, .models = m, .bell_fd = -1, .at = *at, .started = time(NULL)};
     s->loopback = o->socket || (o->host && origin_is_loopback(o->host));
     signal(SIGPIPE, SIG_IGN);
     pthread_mutex_init(&s->mutex, NULL);
     pthread_cond_init(&s->work, NULL);
     int failed = server_open(s, e);
-    if (!failed && event_base_dispatch(s->base) < 0)
+    if (!failed && !s->failed.code && event_base_dispatch(s->base) < 0)
         failed = err_set(e, ERR_RESOURCE, "the event loop failed");
     failed |= batch_is_over(s, e) && e->code ? -1 : 0;
+    if (s->failed.code)
+        failed = err_set(e, s->failed.code, "%s", s->failed.text);
     server_close(s);
     if (s->interrupted)
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");

@@ -28,6 +28,10 @@ struct batch_feed;
 struct server_options {
     const char *host;               /* an address or "localhost" */
     int port;                       /* 0 = any that is free */
+    const char *metrics_host;       /* where /metrics and probes need no key */
+    int metrics_port;               /* -1 = nowhere; 0 = any that is free */
+    unsigned metrics_style;         /* METRICS_QUERN, METRICS_VLLM or both (metrics.h) */
+    bool preload;                   /* loads the first model, and ends where it cannot */
     const char *socket;             /* a path: a Unix socket instead of the address; NULL = none */
     const char *tls_cert, *tls_key; /* PEM files; NULL = no TLS */
     int notify;                     /* systemd's socket (notify.h); -1 = there is none */
@@ -53,10 +57,15 @@ struct server_options {
 
 /* Checks that the options are safe: a server that others can reach needs a key. */
 int server_check(const struct server_options *o, struct err *e);
-/* Listens at the address or the socket: before models are loaded, so that a port in use is reported at once.
- * Clients that connect wait until server_run accepts them. The descriptor, or -1. */
-int server_bind(const struct server_options *o, struct err *e);
-void server_unbind(const struct server_options *o, int fd); /* where server_run is not called; -1 = nothing */
-/* Owns the descriptor; -1: only the feed's lines run. Returns after SIGTERM or SIGINT, when running requests have ended, or
- * with the end of the feed. */
-int server_run(struct models *m, const struct server_options *o, int fd, struct err *e);
+/* Descriptors that listen; -1 = none. */
+struct server_sockets {
+    int requests, metrics;
+};
+/* Listens at the address or the socket: before models are loaded, so that a port in use is reported at once. */
+int server_bind(const struct server_options *o, struct server_sockets *out, struct err *e);
+/* Where server_run is not called. */
+void server_unbind(const struct server_options *o, const struct server_sockets *at);
+/* Owns the descriptors; without one for requests only the feed's lines run. Returns after SIGTERM or SIGINT, when
+ * running requests have ended, or with the end of the feed. */
+int server_run(struct models *m, const struct server_options *o, const struct server_sockets *at,
+               struct err *e);

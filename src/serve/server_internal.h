@@ -26,19 +26,26 @@ struct record;
 struct request;
 struct tls;
 
-enum { SERVER_STUCK = 60 /* seconds in which an engine that has work takes a step */ };
 enum { CONN_ADDRESSES = 256 };
 
 struct server {
     const struct server_options *o;
     struct models *models;
     struct event_base *base;
-    struct evconnlistener *listener;
+    struct evconnlistener *listener, *metrics_listener;
     struct event *tick, *term, *intr, *hup, *bell;
-    int bell_fd, listen_fd;
-    bool loopback;   /* only this machine can reach us */
-    struct tls *tls; /* NULL = plain */
-    bool draining, interrupted;
+    int bell_fd;
+    struct server_sockets at; /* until they have listeners */
+    bool loopback;            /* only this machine can reach us */
+    struct tls *tls;          /* NULL = plain */
+    bool loading;             /* the named model: not ready, and requests wait */
+    bool
+        leaving; /* POST /drain: not ready, so that no more requests are sent here; those that come are served */
+    bool draining; /* SIGTERM: not ready, and requests are refused */
+    bool interrupted;
+    struct model_wait preload;
+    atomic_bool preloaded; /* set by the thread that loads: `preload` is over */
+    struct err failed;     /* why the server ends */
     double drain_until, notified;
     struct conn *conns;
     uint32_t conn_count, request_count;

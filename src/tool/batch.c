@@ -133,7 +133,8 @@ static int batch_serve(struct batch_command *b, struct err *e)
     const struct server_options o = {.notify = -1, .one_model = true, .feed = &feed, .decoder = b->decoder};
     if (f->before)
         log_info("%zu of %zu lines are done; going on with the rest", f->before, f->count);
-    return models_open(&b->models, &b->m, e) ? -1 : server_run(b->models, &o, -1, e);
+    return models_open(&b->models, &b->m, e) ? -1
+                                             : server_run(b->models, &o, &(struct server_sockets){-1, -1}, e);
 }
 
 static int batch_all(struct batch_command *b, struct err *e)

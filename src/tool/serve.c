@@ -12,6 +12,7 @@
 #include "media/decoder.h"
 #include "save/state.h"
 #include "serve/limit.h"
+#include "serve/metrics.h"
 #include "serve/notify.h"
 #include "serve/sandbox.h"
 #include "serve/server.h"
@@ -57,6 +58,10 @@ static const struct arg_option serve_options[] = {
     {"memory", 0, ARG_BYTES, "SIZE", "memory limit for all models together (default: free memory)", 1 << 20,
      1e18},
     {"load-wait", 0, ARG_NUM, "S", "seconds that a request waits for its model (default: 120)", 0, 86400},
+    {"metrics-port", 0, ARG_INT, "N",
+     "serve /metrics and probes at a port of their own, too, without a key (0 = any that is free)", 0, 65535},
+    {"metrics-host", 0, ARG_TEXT, "H", "and at this address (default: 127.0.0.1)", 0, 0},
+    {"metrics-style", 0, ARG_TEXT, "S", "names of the series: quern, vllm or both (default: quern)", 0, 0},
     {"slots", 0, ARG_INT, "N",
      "requests generated at once (default: 4; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
     {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
@@ -115,6 +120,7 @@ struct serve {
     char *paths[SERVE_WORDS];       /* of the models that were named */
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[SESSION_ADAPTERS];
+    uint32_t adapter_number[SESSION_ADAPTERS];
     char adapter_names[SESSION_ADAPTERS][SERVE_NAME];
     char *draft; /* the file of --draft; NULL = none */
     struct sandbox sandbox;
@@ -210,6 +216,19 @@ static int serve_list_option(const struct serve *s, const char *option, const ch
     return 0;
 }
 
+static int serve_metrics(struct serve *s, struct err *e)
+{
+    const char *host = args_text(s->a, "metrics-host"), *style = args_text(s->a, "metrics-style");
+    s->o.metrics_host = host ? host : "127.0.0.1";
+    s->o.metrics_port = (int)args_int(s->a, "metrics-port", -1);
+    s->o.metrics_style = METRICS_QUERN;
+    if (host && s->o.metrics_port < 0)
+        return err_set(e, ERR_USAGE, "--metrics-host needs --metrics-port");
+    if (style && !metrics_read_style(style, &s->o.metrics_style))
+        return err_set(e, ERR_USAGE, "--metrics-style is quern, vllm or both, not '%s'", log_safe(style));
+    return 0;
+}
+
 static int serve_read(struct serve *s, struct err *e)
 {
     const char *file = args_text(s->a, "template"), *host = args_text(s->a, "host");
@@ -238,23 +257,26 @@ static int serve_read(struct serve *s, struct err *e)
         return -1;
     s->o.reload = serve_keys;
     s->o.arg = s;
-    return serve_keys(s, e) || server_check(&s->o, e) ? -1 : 0;
+    return serve_metrics(s, e) || serve_keys(s, e) || server_check(&s->o, e) ? -1 : 0;
 }
 
 /* The names of --lora NAME=PATH, by which clients may call the model; one without a name is chosen by its number. */
 static int serve_adapters(struct serve *s, struct err *e)
 {
     int at = 0;
-    for (const char *lora, *equals; (lora = args_next(s->a, "lora", &at));) {
+    uint32_t number = 0;
+    for (const char *lora, *equals; (lora = args_next(s->a, "lora", &at)); number++) {
         if (s->a->count > 1 || args_text(s->a, "models-dir"))
             return err_set(e, ERR_USAGE, "--lora is for one model");
         if (!(equals = strchr(lora, '=')) || s->m.adapter_count == SESSION_ADAPTERS)
             continue;
         char *name = s->adapter_names[s->m.adapter_count];
+        s->adapter_number[s->m.adapter_count] = number;
         snprintf(name, SERVE_NAME, "%.*s", (int)(equals - lora), lora);
         s->adapters[s->m.adapter_count++] = name;
     }
     s->m.adapters = s->adapters;
+    s->m.adapter_number = s->adapter_number;
     return 0;
 }
 
@@ -487,22 +509,22 @@ static int serve_all(struct serve *s, struct err *e)
     int limits = serve_limits(s, e);
     if (limits)
         return limits < 0 ? -1 : 0;
+    struct server_sockets at;
     /* a named model is loaded now, so that an error shows at the start */
-    bool named = s->a->count || !args_text(s->a, "models-dir");
+    s->o.preload = s->a->count || !args_text(s->a, "models-dir");
     if (serve_helpers(s, e) || serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
     if (!s->m.engine.slots)
         s->m.engine.slots = slots_default(args_text(s->a, "device"), SERVE_SLOTS);
-    int fd = server_bind(&s->o, e);
-    if (fd < 0)
+    if (server_bind(&s->o, &at, e))
         return -1;
     if (serve_state_folder(s, e) || serve_sandbox(s, e) || serve_state(s, e) ||
-        models_open(&s->models, &s->m, e) || (named && models_preload(s->models, e))) {
-        server_unbind(&s->o, fd);
+        models_open(&s->models, &s->m, e)) {
+        server_unbind(&s->o, &at);
         return -1;
     }
     s->o.state = s->state;
-    return server_run(s->models, &s->o, fd, e);
+    return server_run(s->models, &s->o, &at, e);
 }
 
 static int serve_run(const struct args *a, struct err *e)

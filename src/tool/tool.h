@@ -27,8 +27,8 @@ struct tool_verb {
 };
 
 /* A new verb is a file of src/tool that defines its tool_verb, and a row in tool.c. */
-extern const struct tool_verb tool_batch, tool_bench, tool_compare, tool_completion, tool_doctor, tool_embed,
-    tool_help, tool_imatrix, tool_info, tool_logits, tool_ls, tool_perplexity, tool_ps, tool_pull,
+extern const struct tool_verb tool_batch, tool_bench, tool_compare, tool_completion, tool_doctor, tool_drain,
+    tool_embed, tool_help, tool_imatrix, tool_info, tool_logits, tool_ls, tool_perplexity, tool_ps, tool_pull,
     tool_quantize, tool_rm, tool_run, tool_serve, tool_show, tool_state, tool_stop, tool_template,
     tool_tokenize, tool_usage;
 

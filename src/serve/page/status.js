@@ -156,7 +156,7 @@ async function usage() {
 
 async function look() {
   try {
-    const response = await fetch("/metrics", { headers: headers() });
+    const response = await fetch("/metrics?style=quern", { headers: headers() });
     if (!response.ok) throw new Error(response.status === 401 ? "an API key is needed: give it in the chat page's settings" : response.statusText);
     const now = { ...parse(await response.text()), time: performance.now() / 1000 };
     samples = [...samples, now].slice(-KEPT - 1);
