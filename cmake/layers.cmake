@@ -76,10 +76,10 @@ quern_layer(model lib_jansson)
 quern_layer(quant)
 quern_layer(run)
 quern_layer(save lib_sqlite)
-file(GLOB assets CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/serve/page/* ${PROJECT_SOURCE_DIR}/doc/openapi.json)
-set_source_files_properties(src/serve/asset.c PROPERTIES OBJECT_DEPENDS "${assets}"
-                            COMPILE_DEFINITIONS QUERN_SOURCE="${PROJECT_SOURCE_DIR}")
-quern_layer(serve lib_jansson lib_event lib_event_tls lib_ssl)
+include(cmake/page.cmake)
+set_source_files_properties(src/serve/asset.c PROPERTIES OBJECT_DEPENDS "${page_files}"
+                            COMPILE_DEFINITIONS QUERN_ASSETS="${page_out}/assets.inc")
+quern_layer(serve lib_jansson lib_event lib_event_tls lib_ssl lib_z)
 quern_layer(tool lib_edit)
 
 if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)

@@ -19,6 +19,64 @@
 
 enum { API_NAME = 512 };
 
+/* Facts of the header, by llama.cpp's names where it has one. */
+static void api_write_meta(struct json *j, const struct served_facts *f)
+{
+    const struct {
+        const char *name;
+        bool has;
+    } can[] = {{"chat", f->can_chat},
+               {"tools", f->can_call},
+               {"reasoning", f->can_think},
+               {"vision", f->can_see},
+               {"vectors", f->encoder}};
+    json_key(j, "meta");
+    json_begin(j, '{');
+    json_key(j, "n_params");
+    json_uint(j, f->parameters);
+    json_key(j, "size");
+    json_uint(j, f->bytes);
+    json_key(j, "n_ctx_train");
+    json_uint(j, f->trained);
+    json_key(j, "n_embd");
+    json_uint(j, f->width);
+    json_key(j, "family");
+    json_str(j, f->family);
+    json_key(j, "type");
+    json_str(j, f->type ? f->type : "");
+    json_key(j, "capabilities");
+    json_begin(j, '[');
+    for (size_t i = 0; i < sizeof can / sizeof *can; i++)
+        if (can[i].has)
+            json_str(j, can[i].name);
+    json_end(j, ']');
+    json_end(j, '}');
+}
+
+/* Where it is, how much it takes there, and how far its loading is. */
+static void api_write_status(struct json *j, const struct served *s)
+{
+    uint64_t bytes = 0;
+    const char *device = NULL;
+    json_key(j, "status");
+    json_begin(j, '{');
+    json_key(j, "value");
+    json_str(j, models_state(s));
+    for (int i = 0; i < INSTANCES; i++) {
+        const struct instance *f = &s->instances[i];
+        bytes += f->bytes;
+        if (f->bytes && !device)
+            device = f->device;
+    }
+    if (device) {
+        json_key(j, "device");
+        json_str(j, device);
+        json_key(j, "memory");
+        json_uint(j, bytes);
+    }
+    json_end(j, '}');
+}
+
 /* name: its own, an alias, or that of an adapter */
 static void api_write_model(void *json, const struct served *s, const char *name)
 {
@@ -34,11 +92,8 @@ static void api_write_model(void *json, const struct served *s, const char *name
     json_str(j, "quern");
     json_key(j, "max_model_len");
     json_uint(j, s->facts.context);
-    json_key(j, "status");
-    json_begin(j, '{');
-    json_key(j, "value");
-    json_str(j, models_state(s));
-    json_end(j, '}');
+    api_write_meta(j, &s->facts);
+    api_write_status(j, s);
     json_end(j, '}');
 }
 

@@ -45,6 +45,7 @@ static const char *conn_reason(int status)
         const char *text;
     } reasons[] = {{200, "OK"},
                    {204, "No Content"},
+                   {304, "Not Modified"},
                    {400, "Bad Request"},
                    {401, "Unauthorized"},
                    {403, "Forbidden"},
@@ -102,6 +103,9 @@ static void conn_head(struct conn *c, int status, const char *type, int64_t leng
     if (type)
         buf_printf(&out, "Content-Type: %s\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n",
                    type);
+    if (c->headers)
+        buf_str(&out, c->headers);
+    c->headers = NULL;
     if (length >= 0 && status != 204)
         buf_printf(&out, "Content-Length: %lld\r\n", (long long)length);
     else if (length < 0)

@@ -35,6 +35,7 @@ struct conn {
     bool closing;   /* no more requests; ends when the output has gone */
     bool lingering; /* all is sent; waits for the other side to end */
     bool origin_ok;
+    const char *headers;               /* of the next reply: whole lines beside the usual ones; NULL = none */
     uint32_t retry;                    /* of the reply: seconds after which to try again; 0 = 1 */
     bool reserve;                      /* beyond conn_most: kept for probes */
     bool metrics;                      /* on the metrics port: no key, no other routes */

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 411, 413,
-                                                     414, 415, 417, 429, 431, 500, 501, 503, 505, 507};
+static const int metrics_codes[METRICS_CODES - 1] = {200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 411,
+                                                     413, 414, 415, 417, 429, 431, 500, 501, 503, 505, 507};
 static const double metrics_bounds[METRICS_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
                                                        0.1,   0.25,   0.5,   0.75, 1,     2.5,  5,
                                                        10,    20,     30,    60,   120,   300,  600};
@@ -162,6 +162,10 @@ static void metrics_write_quern(const struct server *s, const struct models_stat
                "# HELP quern_build_info The program.\n# TYPE quern_build_info gauge\n"
                "quern_build_info{version=\"%s\"} 1\n",
                QUERN_VERSION);
+    buf_printf(out,
+               "# HELP process_start_time_seconds When the server started.\n"
+               "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %lld\n",
+               (long long)s->started);
     metrics_numbers(s, m, out);
     metrics_devices(out, m);
     metrics_requests(out, &s->metrics);

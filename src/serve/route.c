@@ -21,6 +21,7 @@
 #include "serve/multipart.h"
 #include "serve/ollama.h"
 #include "serve/openai.h"
+#include "serve/page.h"
 #include "serve/probe.h"
 #include "serve/request.h"
 #include "serve/responses.h"
@@ -77,6 +78,7 @@ static const struct route routes[] = {
     {"GET", "/openapi.json", .now = asset_show, .open = true},
     {"GET", "/status", .now = asset_show, .open = true},
     {"GET", "/page/*", .now = asset_show, .open = true},
+    {"GET", "/session", .now = page_session},
     {"GET", "/models", .now = api_models},
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS, .admin = true},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL, .admin = true},

@@ -24,6 +24,7 @@ struct server_key {
 };
 
 struct batch_feed;
+struct mcp_server;
 
 struct server_options {
     const char *host;               /* an address or "localhost" */
@@ -48,6 +49,8 @@ struct server_options {
     size_t allowed_hosts;
     const char *const *allowed_origin; /* (allowed_origins): pages that may send requests; origin.h */
     size_t allowed_origins;
+    const struct mcp_server *mcp; /* (mcp_count): tools for the page, page.h */
+    size_t mcp_count;
     bool one_model;                /* requests get the first model, whatever name they ask for */
     const struct batch_feed *feed; /* runs these lines, and ends with them; without an address. NULL = none */
     /* SIGHUP: reloads the keys into keys and key_count above; a key keeps its index. Runs in the loop. */

@@ -14,6 +14,7 @@
 #include "serve/limit.h"
 #include "serve/metrics.h"
 #include "serve/notify.h"
+#include "serve/page.h"
 #include "serve/sandbox.h"
 #include "serve/server.h"
 #include "tool/images.h"
@@ -40,7 +41,8 @@ enum {
     SERVE_WORDS = 256,
     SERVE_HOSTS = 64,
     SERVE_NAME = 128,
-    SERVE_NAMES = 64
+    SERVE_NAMES = 64,
+    SERVE_MCP = 32
 };
 
 static const struct arg_option serve_options[] = {
@@ -83,6 +85,10 @@ static const struct arg_option serve_options[] = {
      "vscode-webview://*; may be "
      "repeated",
      0, 0},
+    {"mcp", 0, ARG_TEXT, "NAME=URL",
+     "an MCP server (streamable HTTP) whose tools the chat page may use; the browser connects to it; may be "
+     "repeated",
+     0, 0},
     {"grace", 0, ARG_NUM, "S", "seconds that running requests get at shutdown (default: 30)", 0, 86400},
     STATE_OPTIONS,
     {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
@@ -117,6 +123,7 @@ struct serve {
     struct serve_keys keys;
     struct buf chat_template;
     const char *hosts[SERVE_HOSTS], *origins[SERVE_HOSTS];
+    struct mcp_server mcp[SERVE_MCP];
     char *paths[SERVE_WORDS];       /* of the models that were named */
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[SESSION_ADAPTERS];
@@ -229,6 +236,19 @@ static int serve_metrics(struct serve *s, struct err *e)
     return 0;
 }
 
+static int serve_mcp(struct serve *s, struct err *e)
+{
+    int at = 0;
+    s->o.mcp = s->mcp;
+    for (const char *text; (text = args_next(s->a, "mcp", &at)); s->o.mcp_count++) {
+        if (s->o.mcp_count == SERVE_MCP)
+            return err_set(e, ERR_USAGE, "more than %d of --mcp", SERVE_MCP);
+        if (mcp_read(text, s->mcp, s->o.mcp_count, e))
+            return -1;
+    }
+    return 0;
+}
+
 static int serve_read(struct serve *s, struct err *e)
 {
     const char *file = args_text(s->a, "template"), *host = args_text(s->a, "host");
@@ -251,7 +271,7 @@ static int serve_read(struct serve *s, struct err *e)
     s->o.allowed_host = s->hosts;
     s->o.allowed_origin = s->origins;
     if (serve_list_option(s, "allowed-host", s->hosts, &s->o.allowed_hosts, e) ||
-        serve_list_option(s, "allowed-origin", s->origins, &s->o.allowed_origins, e))
+        serve_list_option(s, "allowed-origin", s->origins, &s->o.allowed_origins, e) || serve_mcp(s, e))
         return -1;
     if (file && file_read(file, &s->chat_template, e))
         return -1;

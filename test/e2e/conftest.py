@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from browser import CHROMIUM, opened
 from server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,3 +116,30 @@ def serve(binary):
     yield start
     for s in running:
         s.process.kill()
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A browser, started once; a page needs no more."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as p:
+        b = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield b
+        b.close()
+
+
+@pytest.fixture(scope="session")
+def page_server(binary, tiny):
+    """For tests of the page that answer its requests themselves."""
+    s = Server(binary, *tiny)
+    yield s
+    s.stop()
+
+
+@pytest.fixture
+def tab(chromium, page_server):
+    """A page whose server does not matter."""
+    with opened(chromium, page_server.url) as p:
+        yield p

@@ -1,20 +1,18 @@
-"""The pages in a real browser: chromium, without a window, driven by playwright."""
+"""The chat page in a real browser: chromium, without a window, driven by playwright."""
 import base64
 import json
-import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
+from browser import RED, BLUE, ask, chunk, drop, finished, fulfil, limit, opened, ready
 from server import Server
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
-
 HOSTILE = """<script>window.pwned = 1</script> <img src=x onerror="window.pwned = 2">
+
+<iframe src="javascript:window.pwned=6"></iframe>
+<svg><animate onbegin=window.pwned=7 attributeName=x></svg>
 
 ```html
 <script>window.pwned = 3</script>
@@ -26,7 +24,35 @@ HOSTILE = """<script>window.pwned = 1</script> <img src=x onerror="window.pwned 
 
 - one **strong** `code`
   1. nested
-- [good](https://example.org/x)"""
+- [good](https://example.org/x) ![picture](https://example.org/x.png)
+- line<br>break <b onclick="window.pwned=8">x</b>
+
+$\\href{javascript:window.pwned=9}{x}$ <a href="data:text/html,x">y</a>"""
+
+RICH = r"""# Title
+
+A paragraph with \*escapes\*, a note[^n] and $x^2$.
+
+- [x] done
+- [ ] open
+  - nested
+    1. deeper
+
+| left | right | centre |
+|:--|--:|:-:|
+| a | 1 | c |
+
+$$\int_0^1 x\,dx$$
+
+\[ \frac{1}{2} \]
+
+```python
+def f(x):
+    return "y"  # no
+```
+
+[^n]: The text of the note.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,211 +62,130 @@ def server(binary, smollm2):
     s.stop()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as p:
-        b = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield b
-        b.close()
-
-
 @pytest.fixture
-def page(browser, server):
-    context = browser.new_context(viewport={"width": 1100, "height": 800})
-    p = context.new_page()
-    p.set_default_timeout(120_000)  # a busy machine is slow, not wrong
-    p.problems = []
-    p.on("console", lambda m: m.type in ("error", "warning") and p.problems.append(m.text))
-    p.on("pageerror", lambda e: p.problems.append(str(e)))
-    p.goto(server.url)
-    p.wait_for_selector("#model option", state="attached")
-    yield p
-    context.close()
-    assert p.problems == []
-
-
-def shot(page, name):
-    """A picture, where QUERN_SHOTS says where to put it."""
-    if folder := os.environ.get("QUERN_SHOTS"):
-        page.screenshot(path=f"{folder}/{name}.png")
-
-
-def ask(page, text):
-    page.fill("#text", text)
-    page.press("#text", "Enter")
-
-
-def finished(page, answers=1):
-    page.wait_for_function(f"() => document.querySelectorAll('.turn.assistant .tools').length == {answers}")
-
-
-def limit(page, **numbers):
-    page.click("#settings-open")
-    for name, value in numbers.items():
-        page.fill(f"#settings [name={name}]", str(value))
-    page.click("#settings button[value=save]")
+def page(chromium, server):
+    with opened(chromium, server.url) as p:
+        yield p
 
 
 def test_talks_regenerates_edits_and_remembers(page):
     limit(page, max_tokens=24, temperature=0, system="You are a terse helper.")
     ask(page, "What is the capital of France?")
     finished(page)
-    first = page.inner_text(".turn.assistant .body")
+    first = page.inner_text(".turn.assistant .markdown")
     assert "Paris" in first
-    assert re.search(r"\d+ tokens, [\d.]+ tok/s", page.inner_text(".turn.assistant .meta"))
-    shot(page, "chat")
-    page.click("text=Regenerate")
+    assert re.search(r"\d+ tokens · [\d.]+ tok/s", page.inner_text(".turn.assistant .meta"))
+    page.click("[aria-label=Regenerate]")
+    page.wait_for_selector(".turn.assistant .versions >> text=2/2")
     finished(page)
-    assert page.inner_text(".turn.assistant .body") == first  # temperature 0: the same again
-    page.click(".turn.user >> text=Edit")
+    assert page.inner_text(".turn.assistant .markdown") == first  # temperature 0: the same again
+    page.click(".turn.user [aria-label='Edit message']")
     page.fill(".edit", "What is the capital of Italy?")
     page.press(".edit", "Enter")
+    page.wait_for_selector(".turn.user .versions >> text=2/2")
     finished(page)
-    assert "Rome" in page.inner_text(".turn.assistant .body")
+    assert "Rome" in page.inner_text(".turn.assistant .markdown")
     assert page.locator(".turn").count() == 2
+    page.click(".turn.user [aria-label='Earlier version']")  # the old question with both of its answers
+    page.wait_for_selector(".turn.assistant .versions >> text=2/2")
+    assert page.inner_text(".turn.assistant .markdown") == first
+    page.click(".turn.user [aria-label='Later version']")
+    page.wait_for_selector(".turn.user .versions >> text=2/2")
     kept = page.inner_text("#log")
     page.reload()
-    page.wait_for_selector(".turn.assistant .tools")
+    ready(page)
+    page.wait_for_selector(".turn.assistant .meta")
     assert page.inner_text("#log") == kept
     page.keyboard.press("Alt+n")
-    assert page.locator(".turn").count() == 0
-    assert page.locator("#list li").count() == 2
-    page.click("#list li:nth-child(2) .open")
+    assert page.locator(".turn").count() == 0 and page.locator("#list li").count() == 1
+    page.click("#list li .open")
+    page.wait_for_selector(".turn.assistant .meta")
     assert page.inner_text("#log") == kept
-    page.click("#settings-open")
+    page.keyboard.press("Alt+s")
     assert page.input_value("#settings [name=system]") == "You are a terse helper."
     assert page.input_value("#settings [name=max_tokens]") == "24"
 
 
-def endless(route):
-    """Sends the page's request on, and asks for a text that only a stop can end."""
-    route.continue_(post_data=json.dumps(json.loads(route.request.post_data) | {"ignore_eos": True}))
-
-
 def test_stops_and_the_server_stops_too(page, server):
-    page.route("**/v1/chat/completions", endless)
     limit(page, max_tokens=4000)
+    page.route("**/v1/chat/completions", lambda r: r.continue_(post_data=json.dumps(json.loads(r.request.post_data) | {"ignore_eos": True})))
     before = server.metric("quern_cancelled_total")
     ask(page, "Count slowly from one to ten thousand, every number in words.")
-    page.wait_for_function("() => document.querySelector('.turn.assistant .body')?.textContent.length > 20")
+    page.wait_for_function("() => document.querySelector('.turn.assistant .markdown')?.textContent.length > 20")
     page.keyboard.press("Escape")
     finished(page)
-    assert page.is_visible("#send")
+    assert page.is_visible("#send") and "You stopped this answer" in page.inner_text(".turn.assistant")
+    assert page.is_visible("[aria-label=Continue]")
     server.settle()
     assert server.metric("quern_cancelled_total") == before + 1
 
 
-def test_hostile_output_is_text(page):
-    chunk = '{"choices":[{"index":0,"delta":{"content":%s},"finish_reason":null}]}'
-    body = "".join(f"data: {chunk % json.dumps(HOSTILE[i:i + 7])}\n\n" for i in range(0, len(HOSTILE), 7))
-    page.route("**/v1/chat/completions", lambda r: r.fulfill(status=200, content_type="text/event-stream", body=body + "data: [DONE]\n\n"))
-    ask(page, "<script>window.pwned = 5</script>")
-    finished(page)
-    assert page.evaluate("window.pwned") is None
-    shown = page.locator(".turn.assistant .body")
-    assert "<script>window.pwned = 1</script>" in shown.inner_text()
-    assert page.locator(".turn script, .turn img, .turn b").count() == 0
-    assert page.inner_text(".turn.assistant pre code") == "<script>window.pwned = 3</script>"
-    assert page.eval_on_selector_all(".turn a", "all => all.map(a => a.href)") == ["https://example.org/x"]
-    assert page.inner_text(".turn.assistant li strong") == "strong"
-    assert page.locator(".turn.assistant li ol li").count() == 1
-    assert page.inner_text(".turn.user .body") == "<script>window.pwned = 5</script>"
-    shot(page, "markdown")
+def test_hostile_output_is_sanitised(tab):
+    tab.route("**/v1/chat/completions", fulfil(HOSTILE))
+    ask(tab, "<script>window.pwned = 5</script>")
+    finished(tab)
+    tab.wait_for_selector(".math .katex")
+    assert tab.evaluate("window.pwned") is None
+    shown = tab.inner_text(".turn.assistant .markdown")
+    assert "<script>window.pwned = 1</script>" in shown and "<iframe" in shown
+    assert tab.locator(".turn :is(script, img, iframe, animate, object, style)").count() == 0
+    assert tab.inner_text(".turn.assistant .code pre") == "<script>window.pwned = 3</script>"
+    links = tab.eval_on_selector_all(".turn a[href]", "all => all.map(a => a.href)")
+    assert links == ["https://example.org/x", "https://example.org/x.png"]
+    assert not tab.evaluate("[...document.querySelectorAll('.turn *')].some(n => [...n.attributes].some(a => a.name.startsWith('on')))")
+    assert tab.inner_text(".turn.user .bubble") == "<script>window.pwned = 5</script>"
 
 
-def test_an_error_is_said(page):
-    page.route("**/v1/chat/completions", lambda r: r.fulfill(status=429, content_type="application/json",
-                                                             body='{"error":{"message":"the queue is full"}}'))
-    ask(page, "hello")
-    finished(page)
-    assert "the queue is full" in page.inner_text("#note")
-    page.problems.clear()  # the browser itself logs a 429
+def test_markdown_formulas_and_code(tab):
+    tab.route("**/v1/chat/completions", fulfil(RICH))
+    ask(tab, "Show it")
+    finished(tab)
+    text = tab.locator(".turn.assistant .markdown")
+    assert text.locator("h1").inner_text() == "Title" and "*escapes*" in text.inner_text()
+    assert text.locator("li input[type=checkbox]").count() == 2 and text.locator("li input[checked]").count() == 1
+    assert text.locator("ul ul ol li").inner_text() == "deeper"
+    align = text.locator("td").evaluate_all("all => all.map(c => getComputedStyle(c).textAlign)")
+    assert align == ["left", "right", "center"]
+    tab.wait_for_function("() => document.querySelectorAll('.markdown .katex').length == 3")
+    assert text.locator("div.math .katex-display").count() == 2
+    tab.wait_for_selector(".code .hljs-keyword")
+    assert text.locator(".code-head").inner_text().strip() == "python"
+    assert text.locator(".footnote").inner_text() == "n The text of the note." and text.locator(".note-ref").count() == 1
 
 
-def test_fits_a_phone(page):
-    page.set_viewport_size({"width": 360, "height": 640})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    assert not page.is_visible("#side")
-    page.click("#menu")
-    assert page.is_visible("#new")
-    shot(page, "phone-menu")
-    page.click("#new")
-    assert not page.is_visible("#side")
-    limit(page, max_tokens=8)
-    ask(page, "A long word: " + "x" * 300)
-    finished(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= 360
-    shot(page, "phone")
+def test_an_error_is_said(tab):
+    tab.route("**/v1/chat/completions", lambda r: r.fulfill(status=429, content_type="application/json", body='{"error":{"message":"the queue is full"}}'))
+    ask(tab, "hello")
+    finished(tab)
+    assert "the queue is full" in tab.inner_text(".turn.assistant .note")
+    tab.problems.clear()  # the browser itself logs a 429
 
 
-def test_dark_and_light(page):
-    ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")
-    light = ground()
-    page.click("#theme")
-    dark = ground()
-    assert light != dark
-    page.reload()
-    assert ground() == dark
-    shot(page, "dark")
-
-
-def test_the_status_page_draws(page, server):
-    page.goto(server.url + "/status")
-    page.wait_for_selector(".plot polyline", state="attached")
-    server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
-    page.wait_for_function("() => Number(document.querySelectorAll('.figure b')[3].textContent) > 0")
-    assert page.locator("#plots .plot").count() == 6
-    page.wait_for_function("() => document.querySelector('#models td')?.textContent.length > 0")
-    page.wait_for_timeout(2500)
-    page.reload()
-    page.wait_for_selector("#usage:not([hidden]) rect.bar-1", state="attached")
-    assert "no key" in page.locator("#keys").inner_text()
-    shot(page, "status")
-
-
-RED, BLUE = (  # one pixel each
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGO4pKwBAALoAR75J2kYAAAAAElFTkSuQmCC",
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGOQs7kEAAGoAS0OpBBzAAAAAElFTkSuQmCC")
-
-
-def test_images_are_attached_pasted_and_dropped(page):
+def test_images_are_attached_pasted_and_dropped(tab):
     """What the page sends: parts with data: URLs; a thumbnail before and after."""
     sent = []
-    chunk = '{"choices":[{"index":0,"delta":{"content":"red"},"finish_reason":"stop"}]}'
-
-    def reply(route):
-        sent.append(json.loads(route.request.post_data)["messages"])
-        route.fulfill(status=200, content_type="text/event-stream", body=f"data: {chunk}\n\ndata: [DONE]\n\n")
-    page.route("**/v1/chat/completions", reply)
-    page.set_input_files("#file", {"name": "red.png", "mimeType": "image/png", "buffer": base64.b64decode(RED)})
-    page.wait_for_selector("#strip img")
-    give = """([kind, data]) => {
-        const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0)), all = new DataTransfer();
-        all.items.add(new File([bytes], "a.png", { type: "image/png" }));
-        const target = document.querySelector(kind === "paste" ? "#text" : "main");
-        target.dispatchEvent(kind === "paste" ? new ClipboardEvent("paste", { clipboardData: all, bubbles: true })
-                                              : new DragEvent("drop", { dataTransfer: all, bubbles: true, cancelable: true }));
-    }"""
+    tab.route("**/v1/chat/completions", fulfil("red", sent))
+    tab.set_input_files("#file", {"name": "red.png", "mimeType": "image/png", "buffer": base64.b64decode(RED)})
+    tab.wait_for_selector("#strip img")
     for i, kind in enumerate(("paste", "drop")):
-        page.evaluate(give, [kind, RED])
-        page.wait_for_function(f"() => document.querySelectorAll('#strip img').length == {2 + i}")
-    page.click("#strip button >> nth=0")  # one is taken back
-    page.wait_for_function("() => document.querySelectorAll('#strip img').length == 2")
-    ask(page, "What colour?")
-    finished(page)
+        drop(tab, kind, "a.png", "image/png", RED)
+        tab.wait_for_function(f"() => document.querySelectorAll('#strip img').length == {2 + i}")
+    tab.click("#strip button >> nth=0")  # one is taken back
+    tab.wait_for_function("() => document.querySelectorAll('#strip img').length == 2")
+    ask(tab, "What colour?")
+    finished(tab)
     url = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + RED}}
-    assert sent == [[{"role": "user", "content": [url, url, {"type": "text", "text": "What colour?"}]}]]
-    assert page.locator(".turn.user .thumbnail").count() == 2 and not page.is_visible("#strip")
-    shot(page, "images")
-    page.reload()  # kept with the conversation
-    page.wait_for_selector(".turn.user .thumbnail")
-    page.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"no image" * 200000})
-    page.wait_for_function("() => document.querySelector('#note').textContent.includes('no image')")
+    assert sent[0]["messages"] == [{"role": "user", "content": [url, url, {"type": "text", "text": "What colour?"}]}]
+    assert tab.locator(".turn.user .thumbnail").count() == 2 and not tab.is_visible("#strip")
+    tab.reload()  # kept with the conversation
+    tab.wait_for_selector(".turn.user .thumbnail")
+    tab.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"no image" * 200000})
+    tab.wait_for_selector("#toast >> text=x.png cannot be attached")
 
 
-def test_a_large_image_is_drawn_smaller(page):
-    """A file above a megabyte becomes a JPEG that storage has room for."""
-    sizes = page.evaluate("""async () => {
+def test_a_large_image_is_drawn_smaller(tab):
+    """A file above a megabyte becomes a JPEG."""
+    size = tab.evaluate("""async () => {
         const canvas = new OffscreenCanvas(2000, 1000), draw = canvas.getContext("2d"), all = draw.createImageData(2000, 1000);
         for (let i = 0, s = 1; i < all.data.length; i++) {
             s ^= s << 13, s ^= s >>> 17, s ^= s << 5;
@@ -252,27 +197,197 @@ def test_a_large_image_is_drawn_smaller(page):
         document.querySelector("main").dispatchEvent(new DragEvent("drop", { dataTransfer: list, bubbles: true, cancelable: true }));
         return blob.size;
     }""")
-    assert sizes > 1 << 20
-    page.wait_for_selector("#strip img")
-    page.wait_for_function("() => document.querySelector('#strip img').naturalWidth > 0")
-    assert page.evaluate("[document.querySelector('#strip img').naturalWidth, document.querySelector('#strip img').src.slice(0, 15)]") == [1568, "data:image/jpeg"]
+    assert size > 1 << 20
+    tab.wait_for_function("() => document.querySelector('#strip img')?.naturalWidth > 0")
+    assert tab.evaluate("[document.querySelector('#strip img').naturalWidth, document.querySelector('#strip img').src.slice(0, 15)]") == [1568, "data:image/jpeg"]
 
 
-def test_a_model_sees_what_the_page_sends(browser, binary):
+def pdf(text):
+    """A small PDF with one line."""
+    stream = f"BT /F1 24 Tf 72 700 Td ({text}) Tj ET".encode()
+    objects = [b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+               b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
+               b"<</Length %d>>\nstream\n%s\nendstream" % (len(stream), stream), b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    out, at = b"%PDF-1.4\n", []
+    for i, o in enumerate(objects):
+        at.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (i + 1, o)
+    table = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(at) + 1) + b"".join(b"%010d 00000 n \n" % a for a in at)
+    return out + b"trailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (len(at) + 1, table)
+
+
+def test_files_become_text(tab):
+    sent = []
+    tab.route("**/v1/chat/completions", fulfil("ok", sent))
+    tab.set_input_files("#file", [{"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\n"},
+                                  {"name": "b.pdf", "mimeType": "application/pdf", "buffer": pdf("A page of text")}])
+    tab.wait_for_function("() => document.querySelectorAll('#strip .chip').length == 2")
+    tab.reload()  # a draft has its files, too
+    ready(tab)
+    tab.wait_for_function("() => document.querySelectorAll('#strip .chip').length == 2")
+    tab.set_input_files("#file", {"name": "c.bin", "mimeType": "application/octet-stream", "buffer": b"\0\1"})
+    tab.wait_for_selector("#toast >> text=neither an image, nor PDF, nor text")
+    tab.evaluate("""() => { const d = new DataTransfer(); d.setData("text/plain", "y".repeat(9000));
+        document.querySelector("#text").dispatchEvent(new ClipboardEvent("paste", { clipboardData: d, bubbles: true, cancelable: true })); }""")
+    tab.wait_for_selector("#strip >> text=pasted.txt")
+    ask(tab, "Read them")
+    finished(tab)
+    content = sent[0]["messages"][0]["content"]
+    assert "File: a.py\n````py\nprint('```')\n````" in content and "File: b.pdf\n```pdf\nA page of text\n```" in content
+    assert "y" * 9000 in content and content.endswith("Read them")
+
+
+def test_the_composer_grows_and_keeps_drafts(tab):
+    low = tab.locator("#text").bounding_box()["height"]
+    tab.fill("#text", "\n".join("line" for _ in range(8)))
+    assert tab.locator("#text").bounding_box()["height"] > 3 * low
+    assert not tab.is_disabled("#send")
+    tab.fill("#text", "a thought that is not sent")
+    tab.reload()
+    ready(tab)
+    tab.wait_for_function("() => document.querySelector('#text').value == 'a thought that is not sent'")
+    tab.route("**/v1/chat/completions", fulfil("one"))
+    tab.press("#text", "Enter")
+    finished(tab)
+    assert tab.input_value("#text") == ""
+    tab.fill("#text", "a draft of this one")
+    tab.keyboard.press("Alt+n")
+    tab.wait_for_function("() => document.querySelector('#text').value == ''")
+    tab.click("#list .open")
+    tab.wait_for_function("() => document.querySelector('#text').value == 'a draft of this one'")
+
+
+def test_reasoning_is_folded_with_its_duration(tab):
+    def reply(route):
+        body = chunk(reasoning_content="First ") + chunk(reasoning_content="this.") + chunk(content="Then that.")
+        route.fulfill(status=200, content_type="text/event-stream", body=body + "data: [DONE]\n\n")
+    tab.route("**/v1/chat/completions", reply)
+    ask(tab, "Why?")
+    finished(tab)
+    assert re.match(r"Reasoned for ", tab.inner_text(".reason summary"))
+    assert not tab.is_visible(".reason-text")
+    tab.click(".reason summary")
+    assert tab.inner_text(".reason-text") == "First this."
+
+
+def test_settings_are_sent_by_their_names(tab):
+    sent = []
+    tab.route("**/v1/chat/completions", fulfil("ok", sent))
+    limit(tab, max_tokens=7, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, seed=3, repeat_penalty=1.1, presence_penalty=0.2,
+          frequency_penalty=0.3, system="Be brief.")
+    tab.click("#settings-open")
+    tab.click("#tab-output")
+    tab.select_option("#settings [name=format]", "schema")
+    tab.fill("#settings [name=schema]", "{")
+    assert "not JSON" in tab.inner_text("#settings .problem")
+    tab.fill("#settings [name=schema]", '{"type": "object"}')
+    assert not tab.is_visible("#settings .problem")
+    tab.fill("#settings [name=stop]", "END\n\\n\\n")
+    tab.click("#tab-presets")
+    tab.fill("#settings [name=preset]", "Exact")
+    tab.click("text=Save preset")
+    tab.click("#tab-generation")
+    tab.click("text=Reset to defaults")
+    assert tab.input_value("#settings [name=max_tokens]") == ""
+    tab.click("#tab-presets")
+    tab.click("#settings .rows >> text=Use")
+    tab.click("#settings-close")
+    ask(tab, "Go")
+    finished(tab)
+    body = sent[0]
+    assert {k: body[k] for k in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repeat_penalty", "presence_penalty", "frequency_penalty")} == {
+        "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 3, "repeat_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
+    assert body["stop"] == ["END", "\n\n"] and body["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_history_is_searched_renamed_pinned_and_deleted(tab):
+    replies = iter(["about whales", "about trains", "about bread"])
+    tab.route("**/v1/chat/completions", lambda r: fulfil(next(replies))(r))
+    for text in ("first chat", "second chat", "third chat"):
+        ask(tab, text)
+        finished(tab)
+        tab.keyboard.press("Alt+n")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 3")
+    assert tab.inner_text("#list h2") == "Today"
+    tab.keyboard.press("Alt+k")
+    tab.keyboard.type("trains")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 1")
+    assert tab.inner_text("#list .title") == "second chat" and "trains" in tab.inner_text("#list .excerpt")
+    tab.fill("#search", "")
+    option = lambda title, name: (tab.hover(f"#list li:has-text('{title}')"), tab.click(f"#list li:has-text('{title}') .menu-button"), tab.click(f".menu >> text={name}"))
+    option("first chat", "Rename")
+    tab.fill(".rename", "Sea animals")
+    tab.press(".rename", "Enter")
+    tab.wait_for_selector("#list >> text=Sea animals")
+    option("Sea animals", "Pin")
+    tab.wait_for_selector("#list h2 >> text=Pinned")
+    option("third chat", "Delete")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 2")
+    tab.click("#toast >> text=Undo")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 3")
+    tab.reload()
+    ready(tab)
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 3")
+    assert tab.locator("#list .title").first.inner_text() == "Sea animals"
+
+
+def test_export_and_import(tab, tmp_path):
+    tab.route("**/v1/chat/completions", fulfil("The *answer*."))
+    for text in ("one question", "another question"):
+        ask(tab, text)
+        finished(tab)
+        tab.keyboard.press("Alt+n")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 2")
+    files = {}
+    tab.click("#settings-open")
+    tab.click("#tab-data")
+    for kind in ("JSON", "Markdown"):
+        with tab.expect_download() as d:
+            tab.click(f"text=Export all ({kind})")
+        files[kind] = tmp_path / d.value.suggested_filename
+        d.value.save_as(files[kind])
+    whole = json.loads(files["JSON"].read_text())
+    assert len(whole["conversations"]) == 2 and "### You\n\none question" in files["Markdown"].read_text()
+    tab.once("dialog", lambda d: d.accept())
+    tab.click("text=Delete all conversations…")
+    tab.wait_for_function("() => !document.querySelector('#list li')")
+    other = tmp_path / "openwebui.json"
+    other.write_text(json.dumps([{"chat": {"title": "From elsewhere", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "model": "m"}]}}]))
+    broken = tmp_path / "broken.json"
+    broken.write_text('{"format": "quern conversations", "version": 1, "conversations": [{"title": 3, "messages": {"x": {"role": "user", "text": [1], "files": [{"kind": "image", "url": "javascript:1"}]}, "y": 7}}]}')
+    for n, file in ((2, files["JSON"]), (4, files["Markdown"]), (5, other), (6, broken)):
+        tab.set_input_files("#settings-panel input[type=file]", file)
+        tab.wait_for_function(f"() => document.querySelectorAll('#list li').length == {n}")
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    tab.set_input_files("#settings-panel input[type=file]", bad)
+    tab.wait_for_selector("#toast >> text=bad.json cannot be imported: it is not whole JSON")
+    tab.click("#settings-close")
+    tab.click("#list .open:has-text('From elsewhere')")
+    tab.wait_for_selector(".turn.assistant .who >> text=m")
+    for title in ("one question", "another question"):
+        assert tab.locator(f"#list .open:has-text('{title}')").count() == 2
+    tab.locator("#list .open:has-text('one question')").first.click()
+    tab.wait_for_selector(".turn.assistant em >> text=answer")
+    tab.hover("#list li:has-text('From elsewhere')")
+    tab.click("#list li:has-text('From elsewhere') .menu-button")
+    with tab.expect_download() as d:
+        tab.click(".menu >> text=Export as Markdown")
+    assert d.value.suggested_filename == "From-elsewhere.md"
+
+
+def test_a_model_sees_what_the_page_sends(chromium, binary):
     """A tiny model names the colour of what was attached (test/e2e/make_colours.py)."""
     s = Server(binary, Path(__file__).resolve().parents[1] / "data" / "vision" / "colours", "--device", "cpu")
-    context = browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(120_000)
-    page.goto(s.url)
-    page.wait_for_selector("#model option", state="attached")
-    limit(page, max_tokens=8, temperature=0)
-    for i, (data, colour) in enumerate(((RED, "red"), (BLUE, "blue"))):
-        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": base64.b64decode(data)})
-        page.wait_for_selector("#strip img")
-        ask(page, "What colour is this image ?")
-        finished(page)
-        assert page.inner_text(".turn.assistant .body").strip() == colour
-        page.keyboard.press("Alt+n")
-    context.close()
+    with opened(chromium, s.url) as page:
+        limit(page, max_tokens=8, temperature=0)
+        for data, colour in ((RED, "red"), (BLUE, "blue")):
+            page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": base64.b64decode(data)})
+            page.wait_for_selector("#strip img")
+            ask(page, "What colour is this image ?")
+            finished(page)
+            assert page.inner_text(".turn.assistant .markdown").strip() == colour
+            page.keyboard.press("Alt+n")
     assert s.stop() == 0

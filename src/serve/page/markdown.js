@@ -1,145 +1,172 @@
-// Markdown to nodes of the document. A model's output is hostile: nothing here is ever parsed as HTML, text goes
-// in as text, and a link only where its address is http, https or mailto.
+// What a model writes, as elements. marked reads the Markdown, DOMPurify sanitises what becomes of it, highlight.js colours code
+// and KaTeX sets formulas; the last two are loaded when they are needed. HTML that a model writes is shown as text, but for a few
+// tags without attributes. A program that was built without marked or DOMPurify shows text and blocks of code.
+import { libraries } from "/page/libraries.js";
+import { copyButton, el } from "/page/dom.js";
 
-function node(name, ...children) {
-  const n = document.createElement(name);
-  n.append(...children);
-  return n;
+const TAGS = ["p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "strong", "em", "b", "i", "u", "s", "del", "mark", "kbd", "sub", "sup", "code", "pre", "blockquote",
+  "ul", "ol", "li", "input", "table", "thead", "tbody", "tr", "th", "td", "a", "span", "div", "section", "details", "summary"];
+const ATTRIBUTES = ["href", "class", "start", "align", "type", "checked", "disabled", "data-tex", "data-display", "data-language", "data-note"];
+const SAFE = ATTRIBUTES.filter((name) => name !== "href"); // hold no address
+const HARMLESS = /&lt;(\/?)(br|sub|sup|kbd|mark|u|s|b|i|details|summary)\s*\/?&gt;/gi;
+const LINKS = /^(?:https?|mailto):/i;
+
+const escape = (t) => t.replace(/[&<>"']/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" })[c]);
+
+// ---- libraries that are loaded once, when they are needed ----
+
+const loading = new Map();
+
+export function script(name) {
+  if (!libraries[name]) return Promise.resolve(false);
+  if (!loading.has(name))
+    loading.set(name, new Promise((yes) => {
+      document.head.append(el("script", { src: libraries[name], onload: () => yes(true), onerror: () => yes(false) }));
+    }));
+  return loading.get(name);
 }
 
-const INLINE = [
-  { at: /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/, make: (m) => node("code", m[2].replace(/^ (.*[^ ].*) $/, "$1")) },
-  { at: /\*\*(?=\S)([\s\S]*?\S)\*\*/, make: (m) => node("strong", ...inline(m[1])) },
-  { at: /__(?=\S)([\s\S]*?\S)__(?!\w)/, make: (m) => node("strong", ...inline(m[1])) },
-  { at: /~~(?=\S)([\s\S]*?\S)~~/, make: (m) => node("s", ...inline(m[1])) },
-  { at: /\*(?=[^\s*])([^*]*[^\s*])\*/, make: (m) => node("em", ...inline(m[1])) },
-  { at: /(?<!\w)_(?=[^\s_])([^_]*[^\s_])_(?!\w)/, make: (m) => node("em", ...inline(m[1])) },
-  { at: /\[([^\]]+)\]\(\s*<?([^\s<>)]+)>?(?:\s+"[^"]*")?\s*\)/, make: (m) => link(m[2], inline(m[1])) },
-  { at: /<?\bhttps?:\/\/[^\s<>"')\]]*[^\s<>"')\].,;:!?]>?/, make: (m) => link(m[0].replace(/^<|>$/g, ""), null) },
+let marked = null, purify = null;
+// Debian 12's DOMPurify (2.4.1, deb12u1) reads a variable of this name that it declares in another function only.
+globalThis.shadowNode ??= { __depth: 0 };
+
+// Before the first text is shown.
+export async function loadMarkdown() {
+  if (!libraries.marked || !libraries.purify) return false;
+  try {
+    const [m, p] = await Promise.all([import(libraries.marked), import(libraries.purify)]);
+    m.marked.use({ gfm: true, breaks: false, mangle: false, headerIds: false, extensions: EXTENSIONS, renderer: RENDERER });
+    [marked, purify] = [m.marked, p.default];
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+// ---- what marked does not know: formulas and footnotes ----
+
+const math = (name, level, start, rules) => ({
+  name, level, start,
+  tokenizer(source) {
+    for (const [rule, display] of rules) {
+      const m = rule.exec(source);
+      if (m) return { type: name, raw: m[0], tex: m[1].trim(), display };
+    }
+  },
+  renderer: (t) => (t.display ? `<div class="math" data-display="1" data-tex="${escape(t.tex)}">${escape(t.tex)}</div>`
+    : `<span class="math" data-tex="${escape(t.tex)}">${escape(t.tex)}</span>`),
+});
+
+const EXTENSIONS = [
+  math("blockMath", "block", (s) => s.search(/\$\$|\\\[/), [[/^ {0,3}\$\$([^$]+?)\$\$[ \t]*(?:\n|$)/, true], [/^ {0,3}\\\[([^]+?)\\\][ \t]*(?:\n|$)/, true]]),
+  math("inlineMath", "inline", (s) => s.search(/\$|\\\(|\\\[/), [[/^\$\$([^$]+?)\$\$/, true], [/^\\\[([^]+?)\\\]/, true], [/^\\\(([^]+?)\\\)/, false],
+    [/^\$(?=\S)((?:\\.|[^$\\\n])*?[^\s\\])\$(?!\d)/, false]]),
+  { name: "footnote", level: "block", start: (s) => s.search(/^\[\^/m),
+    tokenizer(source) {
+      const m = /^\[\^([^\]\s]+)\]:[ \t]*((?:[^\n]|\n(?=[ \t]+\S))*)(?:\n|$)/.exec(source);
+      if (!m) return;
+      return { type: "footnote", raw: m[0], label: m[1], tokens: this.lexer.inlineTokens(m[2].replace(/\n[ \t]+/g, " "), []) };
+    },
+    renderer(t) {
+      return `<div class="footnote" data-note="${escape(t.label)}">${this.parser.parseInline(t.tokens)}</div>`;
+    } },
+  { name: "noteRef", level: "inline", start: (s) => s.indexOf("[^"),
+    tokenizer(source) {
+      const m = /^\[\^([^\]\s]+)\](?!:)/.exec(source);
+      return m ? { type: "noteRef", raw: m[0], label: m[1] } : undefined;
+    },
+    renderer: (t) => `<sup class="note-ref" data-note="${escape(t.label)}">${escape(t.label)}</sup>` },
 ];
 
-function link(address, children) {
-  let url;
+const RENDERER = {
+  html: (raw) => escape(typeof raw === "string" ? raw : raw.text).replace(HARMLESS, "<$1$2>"),
+  image: (href, title, text) => `<a href="${escape(href ?? "")}">${escape(text || href || "image")}</a>`, // nothing is fetched from elsewhere
+  code: (text, info) => `<pre data-language="${escape((info ?? "").split(/\s/)[0])}"><code>${escape(text)}</code></pre>`,
+};
+
+// ---- elements ----
+
+function sanitised(html) {
+  return purify.sanitize(html, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ATTRIBUTES, ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false,
+    ALLOWED_URI_REGEXP: LINKS, ADD_URI_SAFE_ATTR: SAFE, RETURN_DOM_FRAGMENT: true });
+}
+
+async function highlight(code, language, text) {
+  if (!language || !(await script("highlight")) || !window.hljs.getLanguage(language)) return;
+  const html = window.hljs.highlight(language, text, true).value;
+  code.replaceChildren(purify.sanitize(html, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }));
+}
+
+async function formula(node) {
+  if (!(await script("katex"))) return;
+  if (!document.querySelector("link[data-katex]")) document.head.append(el("link", { rel: "stylesheet", href: "/page/lib/katex.css", "data-katex": "" }));
   try {
-    url = new URL(address);
-  } catch {
-    url = null;
-  }
-  if (!url || !["http:", "https:", "mailto:"].includes(url.protocol))
-    return node("span", ...(children ?? [address]));
-  const a = node("a", ...(children ?? [address]));
-  a.href = url.href;
-  a.target = "_blank";
-  a.rel = "noopener noreferrer nofollow";
-  return a;
+    window.katex.render(node.dataset.tex, node, { displayMode: Boolean(node.dataset.display), throwOnError: false, trust: false, maxExpand: 500, maxSize: 20 });
+  } catch { /* the source stays */ }
 }
 
-function inline(text) {
-  const out = [];
-  while (text) {
-    let first = null, rule = null;
-    for (const r of INLINE) {
-      const m = r.at.exec(text);
-      if (m && (!first || m.index < first.index)) [first, rule] = [m, r];
-    }
-    if (!first) break;
-    if (first.index) out.push(text.slice(0, first.index));
-    out.push(rule.make(first));
-    text = text.slice(first.index + first[0].length);
+// A block of code with its language and a button.
+function codeBlock(text, language, colour) {
+  const code = el("code", {}, text);
+  if (colour) highlight(code, language.toLowerCase(), text);
+  return el("div", { class: "code" }, el("div", { class: "code-head" }, el("span", {}, language || "text"), copyButton("Copy code", () => text)),
+            el("pre", { tabindex: "0" }, code));
+}
+
+function finish(fragment, whole) {
+  for (const pre of fragment.querySelectorAll("pre")) pre.replaceWith(codeBlock(pre.textContent.replace(/\n$/, ""), pre.dataset.language ?? "", whole));
+  for (const table of fragment.querySelectorAll("table")) {
+    const box = el("div", { class: "wide", tabindex: "0" });
+    table.replaceWith(box);
+    box.append(table);
   }
-  if (text) out.push(text);
+  for (const cell of fragment.querySelectorAll("[align]")) cell.classList.add("align-" + cell.getAttribute("align"));
+  for (const a of fragment.querySelectorAll("a[href]")) Object.assign(a, { target: "_blank", rel: "noopener noreferrer nofollow" });
+  for (const box of fragment.querySelectorAll("input")) box.setAttribute("aria-label", box.checked ? "done" : "to do");
+  for (const ref of fragment.querySelectorAll("sup.note-ref"))
+    ref.replaceChildren(el("button", { type: "button", onclick: (e) => e.target.closest(".markdown").querySelector(`.footnote[data-note="${CSS.escape(ref.dataset.note)}"]`)?.scrollIntoView({ block: "center" }) }, ref.textContent));
+  for (const note of fragment.querySelectorAll(".footnote")) note.prepend(el("sup", {}, note.dataset.note), " ");
+  if (whole) for (const node of fragment.querySelectorAll(".math")) formula(node);
+  return fragment;
+}
+
+// Without the libraries.
+function plain(text) {
+  const out = document.createDocumentFragment();
+  text.split(/^(```[^\n]*\n[^]*?(?:\n```[ \t]*$|$(?![^])))/m).forEach((part, i) => {
+    const m = i % 2 && /^```([^\n]*)\n([^]*?)(?:\n```[ \t]*)?$/.exec(part);
+    if (m) out.append(codeBlock(m[2], m[1].trim(), false));
+    else if (part.trim()) out.append(el("p", { class: "plain" }, part.trim()));
+  });
   return out;
 }
 
-function code(lines, lang) {
-  const pre = node("pre");
-  if (lang) {
-    const label = node("span", lang);
-    label.className = "lang";
-    pre.append(label);
+// A text that grows: only blocks that have changed are made again. `whole`: nothing will be added.
+export class Markdown {
+  #blocks = []; // {raw, whole, nodes}
+
+  constructor(box) {
+    this.box = box;
+    box.classList.add("markdown");
   }
-  const copy = node("button", "Copy");
-  copy.type = "button";
-  copy.className = "copy";
-  copy.addEventListener("click", () => navigator.clipboard.writeText(lines.join("\n")).then(() => {
-    copy.textContent = "Copied";
-    setTimeout(() => (copy.textContent = "Copy"), 1500);
-  }));
-  pre.append(node("code", lines.join("\n")), copy);
-  return pre;
-}
 
-const ITEM = /^(\s*)(?:([-*+])|(\d{1,9})[.)])\s+(.*)$/;
-const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
-const cells = (line) => line.trim().replace(/^\||\|$/g, "").split("|").map((c) => c.trim());
-
-function table(lines, at) {
-  const body = node("tbody"), head = node("tr", ...cells(lines[at]).map((c) => node("th", ...inline(c))));
-  for (at += 2; at < lines.length && lines[at].includes("|"); at++)
-    body.append(node("tr", ...cells(lines[at]).map((c) => node("td", ...inline(c)))));
-  const box = node("div", node("table", node("thead", head), body));
-  box.className = "scroll";
-  return [box, at];
-}
-
-function list(lines, at) {
-  const first = ITEM.exec(lines[at]), depth = first[1].length, ordered = first[3] !== undefined;
-  const out = node(ordered ? "ol" : "ul");
-  if (ordered) out.start = Number(first[3]);
-  while (at < lines.length) {
-    const m = ITEM.exec(lines[at]);
-    if (!m || m[1].length < depth || (m[3] !== undefined) !== ordered) break;
-    const inner = [m[4]], indent = depth + 2;
-    for (at++; at < lines.length; at++) {
-      const spaces = /^\s*/.exec(lines[at])[0].length, blank = !lines[at].trim();
-      if (blank ? !/^\s{2,}\S/.test(lines[at + 1] ?? "") : spaces < indent) break;
-      inner.push(lines[at].slice(Math.min(spaces, indent)));
-    }
-    out.append(node("li", ...(inner.length > 1 ? blocks(inner) : inline(m[4]))));
-    while (at + 1 < lines.length && !lines[at].trim() && ITEM.test(lines[at + 1])) at++;
+  update(text, whole) {
+    if (!marked) return void this.box.replaceChildren(plain(text));
+    const tokens = marked.lexer(text), links = tokens.links, kept = [];
+    let last = null; // the last element so far
+    tokens.filter((t) => t.type !== "space").forEach((t, i, all) => {
+      const ended = whole || i < all.length - 1, old = this.#blocks[i];
+      let block = old;
+      if (!old || old.raw !== t.raw || old.whole !== ended) {
+        for (const n of old?.nodes ?? []) n.remove();
+        const nodes = [...finish(sanitised(marked.parser(Object.assign([t], { links }))), ended).childNodes];
+        last ? last.after(...nodes) : this.box.prepend(...nodes);
+        block = { raw: t.raw, whole: ended, nodes };
+      }
+      last = block.nodes.at(-1) ?? last;
+      kept.push(block);
+    });
+    for (const old of this.#blocks.slice(kept.length)) for (const n of old.nodes) n.remove();
+    this.#blocks = kept;
   }
-  return [out, at];
-}
-
-function blocks(lines) {
-  const out = [];
-  for (let at = 0; at < lines.length;) {
-    const line = lines[at], fence = /^\s*(`{3,}|~{3,})\s*([\w+#.-]*)/.exec(line), heading = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line);
-    if (!line.trim()) {
-      at++;
-    } else if (fence) {
-      const inner = [];
-      for (at++; at < lines.length && !lines[at].trim().startsWith(fence[1]); at++) inner.push(lines[at]);
-      at++;
-      out.push(code(inner, fence[2]));
-    } else if (heading) {
-      out.push(node("h" + Math.min(6, heading[1].length + 1), ...inline(heading[2])));
-      at++;
-    } else if (RULE.test(line)) {
-      out.push(node("hr"));
-      at++;
-    } else if (/^\s*>/.test(line)) {
-      const inner = [];
-      for (; at < lines.length && /^\s*>/.test(lines[at]); at++) inner.push(lines[at].replace(/^\s*> ?/, ""));
-      out.push(node("blockquote", ...blocks(inner)));
-    } else if (ITEM.test(line)) {
-      const [made, next] = list(lines, at);
-      out.push(made);
-      at = next;
-    } else if (line.includes("|") && /^[\s|:-]*-[\s|:-]*$/.test(lines[at + 1] ?? "") && lines[at + 1].includes("|")) {
-      const [made, next] = table(lines, at);
-      out.push(made);
-      at = next;
-    } else {
-      const inner = [];
-      do inner.push(lines[at++]);
-      while (at < lines.length && lines[at].trim() && !/^(\s*(`{3,}|~{3,}|>)|#{1,6}\s)/.test(lines[at]) && !ITEM.test(lines[at]));
-      out.push(node("p", ...inline(inner.join("\n"))));
-    }
-  }
-  return out;
-}
-
-export function markdown(text) {
-  return blocks(text.replace(/\r\n?/g, "\n").split("\n"));
 }

@@ -1,0 +1,82 @@
+// Tools for the model, from the MCP servers. Each is off until the user allows it: ask before every call, or always.
+import { $, el } from "/page/dom.js";
+import { McpServer } from "/page/mcp.js";
+
+const KEPT = "quern.tools", NAME = 64;
+
+export class Tools {
+  servers = [];
+  #rights = {};
+
+  constructor() {
+    this.#read();
+    addEventListener("storage", (e) => e.key === KEPT && this.#read());
+  }
+
+  #read() {
+    try {
+      this.#rights = JSON.parse(localStorage.getItem(KEPT)) ?? {};
+    } catch {
+      this.#rights = {};
+    }
+  }
+
+  // A right belongs to the address, so that another server of the same name does not inherit it.
+  #key = (server, tool) => `${server.url} ${tool.name}`;
+  right = (server, tool) => this.#rights[this.#key(server, tool)] ?? "off";
+
+  allow(server, tool, right) {
+    this.#rights[this.#key(server, tool)] = right;
+    localStorage.setItem(KEPT, JSON.stringify(this.#rights));
+  }
+
+  setServers(list) {
+    if (this.servers.length === list.length && list.every((s, i) => this.servers[i].url === s.url && this.servers[i].name === s.name)) return;
+    this.servers = list.map((s) => new McpServer(s.name, s.url));
+  }
+
+  get some() {
+    return this.servers.length > 0;
+  }
+
+  async connect() {
+    await Promise.all(this.servers.map((s) => s.connect()));
+  }
+
+  // What the model may call, as the API wants it: {list, find(name)}.
+  async allowed() {
+    const found = new Map();
+    if (this.servers.some((s) => Object.keys(this.#rights).some((k) => k.startsWith(s.url + " ") && this.#rights[k] !== "off"))) await this.connect();
+    for (const server of this.servers)
+      for (const tool of server.tools) {
+        if (this.right(server, tool) === "off") continue;
+        const plain = `${server.name}_${tool.name}`.replace(/[^A-Za-z0-9_-]/g, "_").slice(0, NAME - 3);
+        let name = plain;
+        for (let i = 2; found.has(name); i++) name = `${plain}_${i}`;
+        found.set(name, { server, tool });
+      }
+    return { find: (name) => found.get(name),
+      list: [...found].map(([name, { tool }]) => ({ type: "function", function: { name, description: tool.description, parameters: tool.schema } })) };
+  }
+
+  // The dialog: every server with its tools.
+  async show() {
+    $("tools-body").replaceChildren(el("p", { class: "faint" }, "Connecting…"));
+    if (!$("tools-dialog").open) $("tools-dialog").showModal();
+    await this.connect();
+    $("tools-body").replaceChildren(...this.servers.map((s) => this.#section(s)));
+  }
+
+  #section(server) {
+    const head = el("div", { class: "server-head" }, el("h3", {}, server.name), el("span", { class: "faint" }, server.url));
+    if (server.error) return el("section", {}, head, el("p", { class: "problem" }, `Not connected: ${server.error}.`));
+    return el("section", {}, head, server.tools.length ? el("ul", { class: "tool-list" }, ...server.tools.map((t) => this.#row(server, t))) : el("p", { class: "faint" }, "It offers no tools."));
+  }
+
+  #row(server, tool) {
+    const choose = el("select", { "aria-label": `${tool.title}: when it may be called`, onchange: () => this.allow(server, tool, choose.value) },
+      el("option", { value: "off" }, "Off"), el("option", { value: "ask" }, "Ask each time"), el("option", { value: "always" }, "Always allow"));
+    choose.value = this.right(server, tool);
+    return el("li", {}, el("div", {}, el("strong", {}, tool.title), el("p", { class: "faint" }, tool.description.slice(0, 300))), choose);
+  }
+}
