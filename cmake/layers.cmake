@@ -25,7 +25,7 @@ set(QUERN_BELOW "") # the layers so far, for the next one and for its tests
 
 function(quern_layer name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
-  list(FILTER sources EXCLUDE REGEX "/(tool/main|run/api(_[a-z]+)?)\\.c$")
+  list(FILTER sources EXCLUDE REGEX "/(tool/main|run/api(_[a-z]+)?|comm/mpi/part)\\.c$")
   list(FILTER sources EXCLUDE REGEX "_(${QUERN_OTHERS})\\.c$")
   if(NOT sources)
     return()
@@ -102,6 +102,16 @@ if(TARGET quern AND NOT QUERN_SANITIZE)
           COMPONENT program)
   install(FILES ${pages}/_quern DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT program)
   install(FILES ${pages}/quern.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT program)
+endif()
+
+# What calls MPI, where Open MPI is there: loaded when mpirun has started several ranks (src/comm/mpi.h).
+pkg_check_modules(mpi QUIET IMPORTED_TARGET ompi-c)
+if(mpi_FOUND AND NOT QUERN_STATIC AND NOT CMAKE_CROSSCOMPILING)
+  add_library(quern_mpi MODULE src/comm/mpi/part.c)
+  target_link_libraries(quern_mpi PRIVATE PkgConfig::mpi)
+  target_include_directories(quern_mpi PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  set_target_properties(quern_mpi PROPERTIES OUTPUT_NAME quern-mpi LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  install(TARGETS quern_mpi LIBRARY DESTINATION lib/quern COMPONENT program)
 endif()
 
 # The library: every layer up to run in one shared object that shows only what include/ declares.

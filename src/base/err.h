@@ -8,7 +8,7 @@ enum err_code {
     ERR_USAGE = 64,       /* the command line or a request's fields */
     ERR_DATA = 65,        /* a bad or missing model, template, prompt: input that is wrong */
     ERR_UNREACHABLE = 69, /* a server or a hub that does not reply */
-    ERR_DEVICE = 70,      /* a GPU fault */
+    ERR_DEVICE = 70,      /* a GPU fault, or a rank that is lost */
     ERR_FULL = 73,        /* a disk or a folder without room, or that cannot be written */
     ERR_CHANGED = 74,     /* the model file changed while in use, or reading it failed */
     ERR_RESOURCE = 75,    /* out of memory, threads, file descriptors or context */

@@ -162,6 +162,11 @@ int comm_recv(struct comm *c, uint32_t from, void *data, size_t bytes, struct er
     return bytes ? comm_do(c, &move, 1, e) : 0;
 }
 
+int comm_watch(struct comm *c, struct err *e)
+{
+    return c->ops->watch ? c->ops->watch(c, e) : 0;
+}
+
 void comm_abort(struct comm *c, const char *why)
 {
     c->ops->abort(c, why);

@@ -2,7 +2,7 @@
  * gathers and broadcasts are made of that once (comm.c), so that every backend gives the same bits: a sum is taken in the
  * order of ranks.
  *
- * Backends: threads of one process (comm_threads).
+ * Backends: threads of one process (comm_threads), processes over TCP (tcp.h) and over MPI (mpi.h); job.h chooses.
  *
  * A comm belongs to one rank and is used by one thread at a time. */
 #pragma once
@@ -30,6 +30,8 @@ struct comm_ops {
     /* Makes all moves, at most two for each peer (one there, one back), at once; moves between the same two ranks arrive in
      * order. Both sides name the same number of bytes. Fails when the team is aborted. */
     int (*exchange)(struct comm *c, const struct comm_move *moves, uint32_t count, struct err *e);
+    /* From now on a rank that is lost ends the others; NULL: it needs no watch. After the sandbox is closed. */
+    int (*watch)(struct comm *c, struct err *e);
     /* Ends the work of all ranks: those that wait, or will wait, fail with this reason. In a team of processes every one of
      * them exits with ERR_DEVICE. */
     void (*abort)(struct comm *c, const char *why);
@@ -63,6 +65,7 @@ int comm_broadcast(struct comm *c, struct comm_group g, void *data, size_t bytes
 int comm_barrier(struct comm *c, struct comm_group g, struct err *e);
 int comm_send(struct comm *c, uint32_t to, const void *data, size_t bytes, struct err *e);
 int comm_recv(struct comm *c, uint32_t from, void *data, size_t bytes, struct err *e);
+int comm_watch(struct comm *c, struct err *e);
 void comm_abort(struct comm *c, const char *why);
 void comm_close(struct comm *c);
 

@@ -5,10 +5,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "comm/job.h"
 #include "model/arch.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -55,17 +58,68 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
     return 0;
 }
 
+/* The job of this process: one model takes the comm over. */
+static struct rank_job load_job;
+static struct comm *load_comm;
+
+static const char *load_environment(const char *name)
+{
+    return getenv(name);
+}
+
+int load_join(struct err *e)
+{
+    if (load_job.kind != JOB_NONE)
+        return 0;
+    if (job_read(&load_job, load_environment, e))
+        return -1;
+    if (load_job.kind == JOB_NONE)
+        return 0;
+    if (load_job.rank)
+        log_set_level(LOG_ERROR); /* rank 0 speaks for all */
+    if (job_join(&load_comm, &load_job, e))
+        return -1;
+    if (load_job.rank) { /* Ctrl-C and the like are for rank 0, which ends the others in order */
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_IGN);
+    }
+    return 0;
+}
+
+uint32_t load_rank(void)
+{
+    return load_job.rank;
+}
+
+void load_served(const struct err *e)
+{
+    if (load_job.rank && !e->code)
+        exit(0);
+}
+
 int load_ranks(const struct args *a, struct runner_options *r, struct err *e)
 {
     struct ranks_options *k = &r->ranks;
+    uint32_t cards = 0, others = 0;
+    if (load_join(e))
+        return -1;
+    if (load_job.kind != JOB_NONE && !load_comm) /* another model has them: this one runs here alone */
+        return 0;
     k->gpus = args_text(a, "gpus");
     k->stages = (uint32_t)args_int(a, "pipeline", 1);
-    uint32_t cards = k->gpus ? 1 : 0;
-    for (const char *at = k->gpus; at && (at = strchr(at, ',')); at++)
+    for (const char *at = k->gpus; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         cards++;
-    k->tensor = (uint32_t)args_int(a, "tensor-parallel", cards > k->stages ? cards / k->stages : 1);
-    if (cards && k->tensor * k->stages != cards)
-        return err_set(e, ERR_USAGE, "--gpus names %u cards for %u x %u ranks", cards, k->tensor, k->stages);
+    others = load_comm ? load_job.size : cards;
+    k->tensor = (uint32_t)args_int(a, "tensor-parallel", others > k->stages ? others / k->stages : 1);
+    if (others && k->tensor * k->stages != others)
+        return err_set(e, ERR_USAGE,
+                       "--tensor-parallel %u and --pipeline %u make %u ranks, and there are %u %s", k->tensor,
+                       k->stages, k->tensor * k->stages, others, load_comm ? "processes" : "cards in --gpus");
+    if (load_comm && comm_watch(load_comm, e))
+        return -1;
+    k->comm = load_comm;
+    k->local = load_job.local;
+    load_comm = NULL;
     return 0;
 }
 
@@ -204,6 +258,8 @@ int load_model(struct session **out, const char *model, struct session_options *
     with.runner.progress_arg = &bar;
     int r = session_open(out, store, &with, e);
     progress_end(&bar);
+    if (r)
+        load_served(e);
     if (!r) {
         load_report((*out)->runner);
         load_report_room(*out, &with.runner);

@@ -80,8 +80,14 @@
 int load_options(const struct args *a, struct session_options *o, struct err *e);
 /* LOAD_GPU's rows alone. */
 int load_gpu(const struct args *a, struct runner_options *r, struct err *e);
-/* LOAD_RANKS' rows alone. */
+/* LOAD_RANKS' rows alone, and the ranks that the environment names (comm/job.h). */
 int load_ranks(const struct args *a, struct runner_options *r, struct err *e);
+/* Meets the other processes, where the environment says that this is one of several ranks; before the sandbox closes. */
+int load_join(struct err *e);
+/* The number of this process among the ranks; 0 also where there is no other. */
+uint32_t load_rank(void);
+/* Another rank than 0 has done its part when opening a model fails without a reason: ends the process then. */
+void load_served(const struct err *e);
 /* LOAD_CACHE's rows into o. */
 int load_cache(const struct args *a, struct engine_options *o, struct err *e);
 /* An error for encoders, which only embed: they predict no token. */

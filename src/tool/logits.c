@@ -167,6 +167,8 @@ static int run_model(const struct args *a, struct model *m, int32_t *ids, struct
     }
     seq_close(q);
     runner_close(r);
+    if (failed)
+        load_served(e);
     return failed ? -1 : 0;
 }
 

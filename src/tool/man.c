@@ -105,7 +105,7 @@ void man_program(struct buf *out)
         {"64", "the command line is wrong"},
         {"65", "a model, or other input, is bad or missing"},
         {"69", "a server or the Hub cannot be reached, or refuses"},
-        {"70", "the GPU failed"},
+        {"70", "a GPU failed, or a rank was lost"},
         {"74", "the model's file changed while it was in use, or output could not be written"},
         {"75", "out of memory, room on the disk or another resource"},
         {"130", "interrupted"},

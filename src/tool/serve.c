@@ -26,6 +26,7 @@
 #include "tool/tool.h"
 
 #include <limits.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -524,6 +525,31 @@ static int serve_helpers(struct serve *s, struct err *e)
                : 0;
 }
 
+/* ---- ranks ---- */
+
+struct rank_wait {
+    struct model_wait wait;
+    sem_t ready;
+};
+
+static void rank_ready(struct model_wait *w)
+{
+    sem_post(&((struct rank_wait *)w)->ready);
+}
+
+/* Rank 0 has the server: this process opens the model and computes until that ends. */
+static int serve_rank(struct serve *s, struct err *e)
+{
+    struct rank_wait r = {.wait.ready = rank_ready};
+    sem_init(&r.ready, 0, 0);
+    if (models_open(&s->models, &s->m, e))
+        return -1;
+    if (models_preload(s->models, &r.wait))
+        while (sem_wait(&r.ready))
+            continue;
+    return models_preloaded(s->models, &r.wait, e);
+}
+
 static int serve_all(struct serve *s, struct err *e)
 {
     int limits = serve_limits(s, e);
@@ -536,6 +562,10 @@ static int serve_all(struct serve *s, struct err *e)
         return -1;
     if (!s->m.engine.slots)
         s->m.engine.slots = slots_default(args_text(s->a, "device"), SERVE_SLOTS);
+    if (load_join(e))
+        return -1;
+    if (load_rank())
+        return serve_rank(s, e);
     if (server_bind(&s->o, &at, e))
         return -1;
     if (serve_state_folder(s, e) || serve_sandbox(s, e) || serve_state(s, e) ||
