@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package
+.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -14,6 +14,7 @@ help:
 	@echo "make bench        measure                        make fuzz      SECONDS_EACH=600 a target"
 	@echo "make asan, tsan   checked builds                 make soak      long tests"
 	@echo "make package      .deb, tarball, container image   make test-clients, test-models: more tests"
+	@echo "make wheel        the Python wheel, in dist/"
 
 build:
 	@scripts/setup build
@@ -81,6 +82,13 @@ package:
 	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
 	cmake --build build-portable
 	@scripts/package build-portable
+
+# The Python wheel of this architecture, with kernels for the cards above: dist/*.whl
+wheel:
+	@scripts/setup build
+	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
+	cmake --build build-portable
+	@scripts/wheel build-portable dist
 
 install: build
 	cmake --install build
