@@ -159,6 +159,13 @@ def test_structs_have_the_header_s_layout(environment, tmp_path):
 
 
 @pytest.mark.slow
+def test_readme(python, smollm2):
+    program = (ROOT / "README.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    out = python(program)
+    assert " name=" in out and " country=" in out, out
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_calls(environment, tiny, seed):
     """1,000 calls from four threads, two of them with event loops; the model is closed by hand, or by the end of Python."""
