@@ -5,6 +5,7 @@
 #include "run/memory.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
+#include "tool/wrap.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -115,11 +116,26 @@ static void answer_wake(void *arg)
     p->read = true;
 }
 
+/* Through the wrapping, where there is a terminal. */
+static void answer_wrap(struct wrap *w, const struct stream_chunk *chunk)
+{
+    struct buf out = {0};
+    w->width = wrap_columns(STDOUT_FILENO); /* it may have changed */
+    wrap_feed(w, chunk->text, chunk->text_length, &out);
+    if (chunk->done)
+        wrap_end(w, &out);
+    tool_write(out.data, out.len);
+    buf_free(&out);
+}
+
 static void answer_show(const struct progressing *p, const struct stream_chunk *chunk)
 {
-    if (p->o->quiet || !chunk->text_length)
+    if (p->o->quiet || (!chunk->text_length && !chunk->done))
         return;
-    tool_write(chunk->text, chunk->text_length);
+    if (p->o->wrap)
+        answer_wrap(p->o->wrap, chunk);
+    else
+        tool_write(chunk->text, chunk->text_length);
     if (tool_flush()) /* the output is closed: main reports it at the end */
         interrupted = 1;
 }

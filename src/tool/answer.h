@@ -14,6 +14,7 @@ struct answer_options {
     const char *const *stop_strings; /* (stops) */
     size_t stops;
     struct constraint_ref *constraint; /* the answer's constraint; NULL = none */
+    struct wrap *wrap;                 /* breaks lines at words; NULL = as they are */
     bool quiet;                        /* nothing is streamed: --json */
     bool special;                      /* show control tokens */
     bool ignore_eog;

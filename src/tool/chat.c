@@ -2,36 +2,19 @@
 #include "tool/chat.h"
 
 #include "base/buf.h"
-#include "base/file.h"
 #include "base/edit_distance.h"
 #include "base/log.h"
-#include "base/mem.h"
 #include "base/num.h"
 #include "base/utf8.h"
-#include "tool/answer.h"
+#include "device/device.h"
+#include "format/store.h"
+#include "hub/path.h"
+#include "tool/chat_internal.h"
 #include "tool/dropped.h"
-#include "tool/images.h"
-#include "tool/line.h"
 #include "tool/tool.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-/* The conversation. Invariant between turns: messages is an array whose last entry, if any, is the
- * assistant's or the system's. */
-struct chat_session {
-    struct session *session;
-    struct engine *engine;
-    const struct chat_options *o;
-    struct line *line;
-    json_t *messages;
-    struct images *images;  /* of all messages, in their order; then those of the next one */
-    json_t *attached;       /* the parts of the next message that are images */
-    struct generation last; /* of the last answer: /stats */
-    bool done;
-};
 
 static const char chat_help[] =
     "  /help            this list\n"
@@ -42,13 +25,16 @@ static const char chat_help[] =
     "  /image FILE      an image for the next message; a file dropped on the terminal is one, too\n"
     "  /save FILE       write the conversation, as JSON\n"
     "  /load FILE       read one, and go on from there\n"
+    "  /retry           answer the last question again\n"
+    "  /edit            edit the last question with $EDITOR, and answer it\n"
     "  /stats           figures of the last answer\n"
     "  /bye             leave (Ctrl-D does, too)\n"
+    "Tab completes commands and paths, Ctrl-R searches the history; lines that are pasted together are one "
+    "message.\n"
     "A line that ends with \\ continues in the next one; \"\"\" begins and ends text of several lines.\n"
     "Ctrl-C stops an answer, and only that.\n";
 
-/* The text as JSON; what is not UTF-8 (the model's own bytes, or a terminal in another encoding) is replaced. */
-static json_t *chat_string(const char *text, size_t n)
+json_t *chat_string(const char *text, size_t n)
 {
     json_t *string = json_stringn(text, n);
     if (string)
@@ -60,15 +46,20 @@ static json_t *chat_string(const char *text, size_t n)
     return string;
 }
 
-static void chat_add(struct chat_session *t, const char *role, const char *text, size_t n)
+void chat_add(struct chat_session *t, const char *role, const char *text, size_t n)
 {
     json_array_append_new(t->messages, json_pack("{s:s,s:o}", "role", role, "content", chat_string(text, n)));
 }
 
+bool chat_is(const json_t *message, const char *role)
+{
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && !strcmp(own, role);
+}
+
 /* ---- images ---- */
 
-/* How many of a message's parts are images. */
-static uint32_t chat_count_images(const json_t *message)
+uint32_t chat_count_images(const json_t *message)
 {
     const json_t *part;
     uint32_t count = 0;
@@ -81,8 +72,7 @@ static uint32_t chat_count_images(const json_t *message)
     return count;
 }
 
-/* One more image: of the next message, or of one that is read from a file. */
-static bool chat_take_image(struct chat_session *t, const char *path)
+bool chat_take_image(struct chat_session *t, const char *path)
 {
     struct err e = {0};
     uint32_t before = t->images->count;
@@ -130,7 +120,7 @@ static const char *chat_take_dropped(struct chat_session *t, const char *text)
     return text;
 }
 
-static void chat_clear(struct chat_session *t, const char *system)
+void chat_clear(struct chat_session *t, const char *system)
 {
     json_array_clear(t->messages);
     json_array_clear(t->attached);
@@ -143,8 +133,7 @@ static void chat_clear(struct chat_session *t, const char *system)
 static const char *chat_system(const struct chat_session *t)
 {
     const json_t *first = json_array_get(t->messages, 0);
-    const char *role = json_string_value(json_object_get(first, "role"));
-    return role && !strcmp(role, "system") ? json_string_value(json_object_get(first, "content")) : NULL;
+    return chat_is(first, "system") ? json_string_value(json_object_get(first, "content")) : NULL;
 }
 
 static void chat_set(struct chat_session *t, char *words)
@@ -186,76 +175,15 @@ static void chat_set(struct chat_session *t, char *words)
         *p = trial;
 }
 
-static void chat_save(const struct chat_session *t, const char *path)
+static void chat_unknown(const char *text)
 {
-    bool force = !strncmp(path, "--force ", 8);
-    path += force ? 8 : 0;
-    path += strspn(path, " ");
-    if (!*path)
-        printf("/save wants a file name\n");
-    else if (!force && !access(path, F_OK))
-        printf("%s exists already: /save --force %s replaces it\n", log_safe(path), log_safe(path));
-    else if (json_dump_file(t->messages, path, JSON_INDENT(2)))
-        printf("cannot write %s\n", log_safe(path));
+    struct nearest near = {.word = text};
+    for (size_t i = 0; chat_commands[i]; i++)
+        nearest_offer(&near, chat_commands[i]);
+    if (near.best)
+        printf("there is no command %s; did you mean %s?\n", log_safe(text), near.best);
     else
-        printf("%zu messages written to %s\n", json_array_size(t->messages), log_safe(path));
-}
-
-static bool chat_is_conversation(const json_t *v)
-{
-    size_t i;
-    const json_t *m;
-    if (!json_is_array(v))
-        return false;
-    json_array_foreach(v, i, m) if (!json_is_string(json_object_get(m, "role"))) return false;
-    return true;
-}
-
-/* Reads the images of a conversation again, from their files. */
-static bool chat_load_images(struct chat_session *t, json_t *messages)
-{
-    json_t *message, *part;
-    size_t i, k;
-    json_array_foreach(messages, i, message) json_array_foreach(json_object_get(message, "content"), k, part)
-    {
-        const char *type = json_string_value(json_object_get(part, "type")),
-                   *file = json_string_value(json_object_get(part, "path"));
-        if (type && !strcmp(type, "image") && !chat_take_image(t, file ? file : ""))
-            return false;
-    }
-    return true;
-}
-
-static void chat_load(struct chat_session *t, const char *path)
-{
-    struct buf text = {.max = 64 << 20};
-    struct err e = {0};
-    json_error_t why;
-    if (!*path || !strcmp(path, "-")) { /* standard input is the chat itself */
-        printf("/load wants a file name\n");
-        return;
-    }
-    if (file_read(path, &text, &e)) {
-        printf("%s\n", e.text);
-        buf_free(&text);
-        return;
-    }
-    json_t *v = json_loadb(text.data ? text.data : "", text.len, JSON_REJECT_DUPLICATES, &why);
-    buf_free(&text);
-    if (chat_is_conversation(v)) {
-        chat_clear(t, NULL);
-        if (chat_load_images(t, v)) {
-            json_decref(t->messages);
-            t->messages = v;
-            printf("%zu messages read\n", json_array_size(v));
-            return;
-        }
-        images_cut(t->images, 0);
-        json_decref(v);
-        return;
-    }
-    printf("%s is no conversation: a JSON array of messages was expected\n", log_safe(path));
-    json_decref(v);
+        printf("there is no command %s; /help lists them\n", log_safe(text));
 }
 
 /* A line that begins with a slash. */
@@ -265,6 +193,8 @@ static void chat_command(struct chat_session *t, char *text)
     if (*rest)
         *rest++ = 0;
     rest += strspn(rest, " \t");
+    for (size_t n = strlen(rest); n && strchr(" \t", rest[n - 1]);)
+        rest[--n] = 0;
     if (!strcmp(text, "/help") || !strcmp(text, "/?"))
         fputs(chat_help, stdout);
     else if (!strcmp(text, "/bye") || !strcmp(text, "/exit") || !strcmp(text, "/quit"))
@@ -281,55 +211,14 @@ static void chat_command(struct chat_session *t, char *text)
         chat_load(t, rest);
     else if (!strcmp(text, "/image"))
         chat_image(t, rest);
+    else if (!strcmp(text, "/retry"))
+        chat_retry(t);
+    else if (!strcmp(text, "/edit"))
+        chat_edit(t);
     else if (!strcmp(text, "/stats"))
         answer_stats(t->session, &t->last);
     else
-        printf("there is no command %s; /help lists them\n", log_safe(text));
-}
-
-/* Answers the user's message, the last of `messages`; removes it on failure. */
-static void chat_answer(struct chat_session *t)
-{
-    struct err e = {0};
-    struct ids prompt = {0};
-    struct prompt_image *places = mem_zalloc(t->images->count + 1, sizeof *places);
-    struct prompt_request request = {.messages = t->messages,
-                                     .set = t->o->set,
-                                     .pictures = t->images->picture,
-                                     .picture_count = t->images->count,
-                                     .images = places};
-    struct answer_options o = {
-        .sampler = &t->o->sampling->params,
-        .most = t->o->most,
-        .stop_strings = t->o->stop_strings,
-        .stops = t->o->stops,
-        .constraint = t->o->constraint,
-        .lora = t->o->lora,
-        .images = places,
-        .image_count = t->images->count,
-    };
-    generation_free(&t->last);
-    t->last = (struct generation){0};
-    int failed = !places ? err_memory(&e, "images", sizeof *places)
-                         : session_prompt(t->session, &request, &prompt, &e);
-    o.reasoning = failed ? o.reasoning : answer_reasoning(t->session, &prompt);
-    failed = failed || answer_run(t->engine, &prompt, &o, &t->last, &e);
-    putchar('\n');
-    if (failed && e.code != ERR_INTERRUPTED)
-        log_error("%s", e.text);
-    if (t->last.context_full)
-        log_warn("the context of %u tokens is full: /clear starts again, --ctx makes it larger",
-                 t->session->runner->ctx);
-    size_t last = json_array_size(t->messages) - 1;
-    if (failed && !t->last.text.len) {
-        images_cut(t->images, t->images->count - chat_count_images(json_array_get(t->messages, last)));
-        json_array_remove(t->messages, last);
-    } else
-        chat_add(t, "assistant", t->last.text.data ? t->last.text.data : "", t->last.text.len);
-    if (t->o->verbose && !failed)
-        answer_stats(t->session, &t->last);
-    mem_free(places);
-    ids_free(&prompt);
+        chat_unknown(text);
 }
 
 /* One message, of one line or of several. false at the end of the input. */
@@ -348,7 +237,9 @@ static bool chat_read(struct chat_session *t, struct buf *message)
             buf_clear(message);
             break;
         }
-        bool quotes = line.len >= 3 && !memcmp(block ? line.data + line.len - 3 : line.data, "\"\"\"", 3);
+        bool pasted = line.len && memchr(line.data, '\n', line.len); /* quotes in it are its own */
+        bool quotes =
+            !pasted && line.len >= 3 && !memcmp(block ? line.data + line.len - 3 : line.data, "\"\"\"", 3);
         size_t from = quotes && !block ? 3 : 0, n = line.len - (quotes && block ? 3 : 0);
         more = !block && n && line.data[n - 1] == '\\';
         block ^= quotes;
@@ -361,16 +252,50 @@ static bool chat_read(struct chat_session *t, struct buf *message)
     return true;
 }
 
+/* "SmolLM2-135M-Instruct.Q4_1: 8192 tokens of context, on cpu" */
+static void chat_banner(const struct chat_session *t)
+{
+    const char *base = path_base(t->session->store->path), *end = strstr(base, ".gguf");
+    fprintf(stderr, "%.*s: %u tokens of context, on %s; /help lists the commands, /bye leaves\n",
+            (int)(end ? end - base : (long)strlen(base)), base, t->session->runner->ctx,
+            t->session->runner->device->ops->name);
+}
+
+/* Answers messages until the user leaves. */
+static void chat_loop(struct chat_session *t)
+{
+    struct buf message = {.max = 64 << 20};
+    while (!t->done && !tool_flush() && chat_read(t, &message)) {
+        if (strspn(message.data ? message.data : "", " \t\n") == message.len)
+            continue;
+        line_remember(t->line, message.data);
+        const char *text = chat_take_dropped(t, message.data);
+        if (text == message.data && text[0] == '/' && !strchr(text, '\n')) {
+            chat_command(t, message.data);
+            continue;
+        }
+        if (!*text) /* files alone wait for the question */
+            continue;
+        chat_add_user(t, text, message.len - (size_t)(text - message.data));
+        chat_answer(t);
+    }
+    if (!t->done)
+        putchar('\n');
+    buf_free(&message);
+}
+
 int chat_run(struct session *l, struct engine *g, const struct chat_options *o, struct err *e)
 {
+    char history[PATH_MAX];
+    struct err no_home = {0};
+    bool kept = o->history && !chat_state_file("history", history, &no_home);
     struct chat_session t = {.session = l,
                              .engine = g,
                              .o = o,
-                             .line = line_open(),
+                             .line = line_open(kept ? history : NULL, chat_complete),
                              .messages = json_array(),
                              .attached = json_array(),
                              .images = o->images};
-    struct buf message = {.max = 64 << 20};
     if (!t.line || !t.messages || !t.attached)
         err_memory(e, "the chat", 4096);
     else if (o->system)
@@ -378,27 +303,12 @@ int chat_run(struct session *l, struct engine *g, const struct chat_options *o, 
     for (uint32_t i = 0; i < t.images->count; i++) /* those of the command line */
         json_array_append_new(t.attached, json_pack("{s:s}", "type", "image"));
     answer_catch_interrupts();
-    fprintf(stderr, "/help lists the commands, /bye leaves\n");
-    while (!e->code && !t.done && !tool_flush() && chat_read(&t, &message)) {
-        if (strspn(message.data ? message.data : "", " \t\n") == message.len)
-            continue;
-        line_remember(t.line, message.data);
-        const char *text = chat_take_dropped(&t, message.data);
-        if (text == message.data && text[0] == '/' && !strchr(text, '\n')) {
-            chat_command(&t, message.data);
-            continue;
-        }
-        if (!*text) /* files alone wait for the question */
-            continue;
-        chat_add_user(&t, text, message.len - (size_t)(text - message.data));
-        chat_answer(&t);
-    }
-    if (!t.done)
-        putchar('\n');
+    chat_banner(&t);
+    if (!e->code && (!o->resume || !chat_resume(&t, e)))
+        chat_loop(&t);
     line_close(t.line);
     json_decref(t.messages);
     json_decref(t.attached);
     generation_free(&t.last);
-    buf_free(&message);
     return e->code ? -1 : 0;
 }

@@ -6,6 +6,8 @@
 #include "base/mem.h"
 #include "media/decoder.h"
 
+#include <string.h>
+
 int images_start(struct images *m, struct err *e)
 {
     return m->decoder ? 0 : decoder_start(&m->decoder, e);
@@ -63,6 +65,18 @@ void images_cut(struct images *m, uint32_t count)
         if (m->prepared > m->count)
             picture_drop(m->picture[--m->prepared]);
     }
+}
+
+void images_drop(struct images *m, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        image_free(&m->image[i]);
+        picture_drop(m->picture[i]);
+    }
+    memmove(m->image, m->image + count, (m->count - count) * sizeof *m->image);
+    memmove(m->picture, m->picture + count, (m->count - count) * sizeof *m->picture);
+    m->count -= count;
+    m->prepared -= count;
 }
 
 void images_free(struct images *m)

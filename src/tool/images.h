@@ -30,4 +30,6 @@ int images_add(struct images *m, const char *path, struct err *e);
 int images_prepare(struct images *m, const struct vision_params *v, struct err *e);
 /* Forgets all but the first ones. */
 void images_cut(struct images *m, uint32_t count);
+/* Forgets the first ones. */
+void images_drop(struct images *m, uint32_t count);
 void images_free(struct images *m);

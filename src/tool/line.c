@@ -2,39 +2,17 @@
 #include "tool/line.h"
 
 #include "base/mem.h"
+#include "tool/tool.h"
+#include "tool/wrap.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <locale.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-/* ~/.local/state/quern/history, by the XDG rules; false where there is no home. */
-static bool line_history_path(char *path, size_t size)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    int n = -1;
-    if (state && *state == '/')
-        n = snprintf(path, size, "%s/quern", state);
-    else if (home)
-        n = snprintf(path, size, "%s/.local/state/quern", home);
-    if (n < 0 || (size_t)n + 16 >= size)
-        return false;
-    for (char *p = path + 1; *p; p++) {
-        if (*p != '/')
-            continue;
-        *p = 0;
-        mkdir(path, 0700);
-        *p = '/';
-    }
-    mkdir(path, 0700);
-    memcpy(path + n, "/history", sizeof "/history");
-    return true;
-}
+#include <wchar.h>
 
 #ifdef QUERN_LIBEDIT
 #include <histedit.h>
@@ -43,8 +21,142 @@ struct line {
     EditLine *edit;
     History *history;
     const char *prompt;
+    line_complete *complete;
+    bool pastes;         /* the terminal is in the mode of bracketed paste */
     char path[PATH_MAX]; /* "" = not kept */
 };
+
+static volatile sig_atomic_t line_resized;
+
+static void line_on_resize(int signal)
+{
+    (void)signal;
+    line_resized = 1;
+}
+
+/* Rows of the terminal above the cursor that the prompt and the text before the cursor take, as the terminal has broken
+ * them again for its new width. */
+static int line_rows(const struct line *l, const LineInfo *at, int width)
+{
+    int rows = 0, column = (int)strlen(l->prompt);
+    mbstate_t state = {0};
+    wchar_t c;
+    for (const char *p = at->buffer; p < at->cursor;) {
+        size_t n = mbrtowc(&c, p, (size_t)(at->cursor - p), &state);
+        if (!n || n > MB_LEN_MAX)
+            break;
+        int w = wcwidth(c);
+        column = c == '\n' ? 0 : column + (w > 0 ? w : 0);
+        rows += c == '\n' || column > width;
+        column = column > width ? w : column;
+        p += n;
+    }
+    return rows;
+}
+
+/* Draws the line again for the new size of the terminal. */
+static void line_redraw(EditLine *edit)
+{
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    line_resized = 0;
+    int width = wrap_columns(STDOUT_FILENO), rows = width ? line_rows(l, el_line(edit), width) : 0;
+    if (rows)
+        printf("\033[%dA", rows);
+    fputs("\r\033[J", stdout);
+    fflush(stdout);
+    el_resize(edit);
+    el_set(edit, EL_REFRESH);
+}
+
+/* The terminal marks what is pasted while a line is read. */
+static void line_pastes(struct line *l, bool on)
+{
+    if (on == l->pastes || !tool_colour(STDOUT_FILENO))
+        return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", stdout);
+    fflush(stdout);
+    l->pastes = on;
+}
+
+/* Reads a character. A signal ends the wait: a new size of the terminal is taken up, and Ctrl-C ends the line. */
+static int line_getc(EditLine *edit, wchar_t *out)
+{
+    mbstate_t state = {0};
+    struct line *l = NULL;
+    el_get(edit, EL_CLIENTDATA, &l);
+    line_pastes(l, true);
+    for (char c;;) {
+        if (line_resized)
+            line_redraw(edit);
+        ssize_t n = read(STDIN_FILENO, &c, 1);
+        if (n < 0 && errno == EINTR && line_resized)
+            continue;
+        if (n <= 0)
+            return (int)n;
+        size_t got = mbrtowc(out, &c, 1, &state);
+        if (got == (size_t)-1)
+            *out = 0xfffd;
+        if (got != (size_t)-2)
+            return 1;
+    }
+}
+
+/* A terminal in the mode of bracketed paste sends ESC [ 200 ~ text ESC [ 201 ~: the text is inserted as it is. */
+static unsigned char line_paste(EditLine *edit, int key)
+{
+    static const char end[] = "\033[201~";
+    struct buf text = {.max = 16 << 20};
+    wchar_t c;
+    char bytes[MB_LEN_MAX + 1];
+    (void)key;
+    while (el_wgetc(edit, &c) == 1) {
+        int n = wctomb(bytes, c == '\r' ? L'\n' : c ? c : 0xfffd);
+        buf_add(&text, bytes, n > 0 ? (size_t)n : 0);
+        size_t marked = sizeof end - 1;
+        if (text.len >= marked && !memcmp(text.data + text.len - marked, end, marked)) {
+            text.len -= marked;
+            break;
+        }
+    }
+    while (text.len && text.data[text.len - 1] == '\n')
+        text.len--;
+    buf_char(&text, 0);
+    int failed = text.failed || (text.len > 1 && el_insertstr(edit, text.data));
+    buf_free(&text);
+    return failed ? CC_ERROR : CC_REFRESH;
+}
+
+static unsigned char line_tab(EditLine *edit, int key)
+{
+    struct line *l = NULL;
+    struct buf insert = {0}, list = {0};
+    const LineInfo *at = el_line(edit);
+    (void)key;
+    el_get(edit, EL_CLIENTDATA, &l);
+    l->complete(at->buffer, (size_t)(at->cursor - at->buffer), &insert, &list);
+    buf_char(&insert, 0);
+    unsigned char done = insert.len > 1 && !el_insertstr(edit, insert.data) ? CC_REFRESH : CC_ERROR;
+    if (list.len) {
+        printf("\n%.*s", (int)list.len, list.data);
+        fflush(stdout);
+        done = CC_REDISPLAY;
+    }
+    buf_free(&insert);
+    buf_free(&list);
+    return done;
+}
+
+static void line_keys(struct line *l)
+{
+    el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(l->edit, EL_ADDFN, "paste", "insert what is pasted", line_paste);
+    el_set(l->edit, EL_BIND, "\\e[200~", "paste", NULL);
+    if (!l->complete)
+        return;
+    el_set(l->edit, EL_ADDFN, "complete", "complete a word", line_tab);
+    el_set(l->edit, EL_BIND, "^I", "complete", NULL);
+}
 
 static char *line_prompt(EditLine *edit)
 {
@@ -53,13 +165,14 @@ static char *line_prompt(EditLine *edit)
     return (char *)(uintptr_t)l->prompt;
 }
 
-struct line *line_open(void)
+struct line *line_open(const char *path, line_complete *complete)
 {
     struct line *l = mem_zalloc(1, sizeof *l);
     if (!l)
         return NULL;
-    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
-        setlocale(LC_CTYPE, "C.UTF-8");
+    tool_locale();
+    l->complete = complete;
+    snprintf(l->path, sizeof l->path, "%s", path ? path : "");
     HistEvent ev;
     l->history = history_init();
     l->edit = el_init("quern", stdin, stdout, stderr);
@@ -74,8 +187,11 @@ struct line *line_open(void)
     el_set(l->edit, EL_EDITOR, "emacs");
     el_set(l->edit, EL_SIGNAL, 0);
     el_set(l->edit, EL_HIST, history, l->history);
+    el_set(l->edit, EL_GETCFN, line_getc);
+    line_keys(l);
     el_source(l->edit, NULL);
-    if (line_history_path(l->path, sizeof l->path))
+    sigaction(SIGWINCH, &(struct sigaction){.sa_handler = line_on_resize}, NULL);
+    if (l->path[0])
         history(l->history, &ev, H_LOAD, l->path);
     return l;
 }
@@ -101,6 +217,9 @@ bool line_read(struct line *l, const char *prompt, struct buf *out)
     l->prompt = prompt;
     errno = 0;
     const char *text = el_gets(l->edit, &n);
+    int why = errno;
+    line_pastes(l, false);
+    errno = why;
     if (!text || n <= 0) {
         if (errno != EINTR)
             return false;
@@ -125,8 +244,10 @@ struct line {
     int unused;
 };
 
-struct line *line_open(void)
+struct line *line_open(const char *path, line_complete *complete)
 {
+    (void)path, (void)complete;
+    tool_locale();
     return mem_zalloc(1, sizeof(struct line));
 }
 

@@ -14,6 +14,7 @@
 #include "tool/speculate.h"
 #include "tool/chat.h"
 #include "tool/tool.h"
+#include "tool/wrap.h"
 
 #include <errno.h>
 #include <string.h>
@@ -34,6 +35,13 @@ static const struct arg_option run_options[] = {
     {"stop", 0, ARG_TEXT, "TEXT", "text that ends the answer; may be repeated", 0, 0},
     {"special", 0, ARG_FLAG, NULL, "show control tokens in the answer", 0, 0},
     {"ignore-eos", 0, ARG_FLAG, NULL, "go on after the model's end token", 0, 0},
+    {"continue", 0, ARG_FLAG, NULL, "chat: go on with the last conversation, and its model if none is named",
+     0, 0},
+    {"context-shift", 0, ARG_FLAG, NULL, "chat: drop the oldest turns when the context is full (default)", 0,
+     0},
+    {"no-context-shift", 0, ARG_FLAG, NULL, "chat: end the answer when the context is full", 0, 0},
+    {"no-history", 0, ARG_FLAG, NULL, "chat: keep neither its lines nor the conversation", 0, 0},
+    {"no-wrap", 0, ARG_FLAG, NULL, "do not break lines at words on a terminal", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON value at the end instead of streaming", 0, 0},
     {"profile", 0, ARG_FLAG, NULL, "print where the time went: steps, operations, kernels", 0, 0},
     {"profile-json", 0, ARG_TEXT, "FILE", "write that to a file, as JSON", 0, 0},
@@ -215,12 +223,19 @@ static uint32_t run_most(const struct args *a)
     return n < 0 ? 0 : (uint32_t)n;
 }
 
+/* Lines are broken at words on a terminal. */
+static bool run_wraps(const struct run *r)
+{
+    return !args_flag(r->a, "no-wrap") && tool_colour(STDOUT_FILENO);
+}
+
 static int run_once(struct run *r, struct err *e)
 {
     bool json = args_flag(r->a, "json");
     bool profiled = args_flag(r->a, "profile") || args_text(r->a, "profile-json");
     struct ids prompt = {0};
     struct generation g = {0};
+    struct wrap wrap = {0};
     struct answer_options o = {
         .sampler = &r->sampling.params,
         .most = run_most(r->a),
@@ -231,7 +246,9 @@ static int run_once(struct run *r, struct err *e)
         .special = args_flag(r->a, "special"),
         .ignore_eog = args_flag(r->a, "ignore-eos"),
         .lora = r->lora,
+        .wrap = !json && run_wraps(r) ? &wrap : NULL,
     };
+    tool_locale();
     int failed = run_prompt_ids(r, &prompt, e);
     if (!failed && profiled) {
         failed = profile_start(&r->profile, r->session, e);
@@ -256,6 +273,7 @@ static int run_once(struct run *r, struct err *e)
         failed = run_print_profile(r, &g, e);
     if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
+    wrap_free(&wrap);
     ids_free(&prompt);
     generation_free(&g);
     return failed ? -1 : 0;
@@ -277,6 +295,10 @@ static int run_talk(struct run *r, struct err *e)
         .lora = r->lora,
         .set = r->set,
         .verbose = args_flag(r->a, "verbose"),
+        .wrap = run_wraps(r),
+        .context_shift = !args_flag(r->a, "no-context-shift"),
+        .history = !args_flag(r->a, "no-history"),
+        .resume = args_flag(r->a, "continue"),
         .images = &r->images,
     };
     return chat_run(r->session, r->engine, &o, e);
@@ -301,11 +323,20 @@ static int run_all(struct run *r, struct err *e)
         return -1;
     if (is_chat && args_flag(r->a, "json"))
         return err_set(e, ERR_USAGE, "--json needs a prompt (-p TEXT, or standard input)");
+    if (!is_chat && args_flag(r->a, "continue"))
+        return err_set(e, ERR_USAGE, "--continue is for a chat: it takes no prompt");
     o.chat_template = r->chat_template.data;
     /* decoding forks: before the model's threads start */
     if ((is_chat && images_start(&r->images, e)) || images_load(&r->images, r->a, e))
         return -1;
-    if (run_check_output(r, e) || load_model(&r->session, r->a->count ? r->a->words[0] : NULL, &o, r->a, e) ||
+    char last[PATH_MAX];
+    const char *model = r->a->count ? r->a->words[0] : NULL;
+    if (!model && args_flag(r->a, "continue")) {
+        if (chat_last_model(last, e))
+            return -1;
+        model = last;
+    }
+    if (run_check_output(r, e) || load_model(&r->session, model, &o, r->a, e) ||
         load_predicts(r->session->model, r->session->store->path, e) ||
         sampling_read(r->a, &r->session->defaults, &r->sampling, e) ||
         sampler_check(&r->sampling.params, r->session->model->plan.out_width, e) ||

@@ -8,6 +8,7 @@
 #include "base/num.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,6 +87,12 @@ int tool_print(struct buf *b, struct err *e)
         tool_write(b->data, b->len);
     buf_free(b);
     return failed ? err_set(e, ERR_RESOURCE, "out of memory for what was to be printed") : 0;
+}
+
+void tool_locale(void)
+{
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8");
 }
 
 bool tool_colour(int fd)

@@ -66,5 +66,7 @@ int tool_flush(void);
 int tool_print(struct buf *b, struct err *e);
 /* Whether colours and bars may go to this stream (1 or 2): a terminal, and no NO_COLOR. */
 bool tool_colour(int fd);
+/* The user's character set, UTF-8 where that has none: for a terminal. */
+void tool_locale(void);
 /* 134515008 -> "134.5 M": three or four digits and a letter, before the unit. */
 void tool_scaled(struct buf *out, double v, const char *unit);
