@@ -1,7 +1,13 @@
 /* Attention's kernels of the AVX-512 tier: 6 rows x 4 registers. */
-#define VECTOR_BYTES        64
-#define ATTN_COLS           4
-#define ATTN_DOT(sum, a, b) ((vi)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
+#define VECTOR_BYTES 64
+#include "device/cpu/lanes.h"
+
+#define ATTN_COLS 4
+typedef vi attn_pair_lanes;
+#define ATTN_LOAD(p) v_load_words(p)
+#define ATTN_DOT(sum, lanes, pair)                                                                           \
+    ((vi)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(lanes), _mm512_set1_epi32(pair)))
+
 #include "device/cpu/attn_vector.h"
 #include "device/cpu/tiers.h"
 

@@ -1,7 +1,8 @@
-/* Attention's kernels of both vector tiers, in the compiler's vector types: a tier's file defines
+/* Attention's kernels of all vector tiers, in the compiler's vector types: a tier's file defines
  * VECTOR_BYTES (the width of its registers), ATTN_COLS (registers of a row in a tile: with ATTN_ROWS rows
- * the accumulators, one row of loads and a broadcast fill the register file), ATTN_DOT(sum, a, b) (sum plus the
- * products of two pairs of int16 in each lane) and includes this.
+ * the accumulators, one row of loads and a broadcast fill the register file), a type attn_pair_lanes (a pair of int16 for
+ * each lane), how it is loaded (ATTN_LOAD(p)) and ATTN_DOT(sum, lanes, pair) (sum plus the products of each lane's
+ * pair and the one in an int32), and includes this.
  *
  * Floats: each result is one chain of fused multiply-adds, in the same order whatever the tile's shape. Integers: sums
  * are exact. So a row's numbers do not depend on the rows beside it. */
@@ -166,17 +167,17 @@ ATTN_INLINE void attn_pairs_tile(const struct attn_pairs *p, const int cols, con
         uint32_t n = p->pairs - from < p->page_pairs ? p->pairs - from : p->page_pairs;
         const int16_t *const *b = p->b[page];
         for (size_t at = 0; n; n--, a += 2, at += p->b_stride) {
-            vi x[ATTN_COLS];
+            attn_pair_lanes x[ATTN_COLS];
 #pragma GCC unroll 4
             for (int c = 0; c < cols; c++)
-                memcpy(&x[c], b[c] + at, sizeof x[c]);
+                x[c] = ATTN_LOAD(b[c] + at);
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
                 int32_t pair;
                 memcpy(&pair, a + r * p->a_stride, sizeof pair);
 #pragma GCC unroll 4
                 for (int c = 0; c < cols; c++)
-                    sum[r][c] = ATTN_DOT(sum[r][c], x[c], (vi){0} + pair);
+                    sum[r][c] = ATTN_DOT(sum[r][c], x[c], pair);
             }
         }
     }
@@ -247,16 +248,16 @@ static void attn_values_int(const struct attn_tile *t)
 
 /* ---- probabilities ---- */
 
-enum { ATTN_REGISTERS = ATTN_KEYS / LANES, ATTN_SIDE = 2 };
+enum { ATTN_REGISTERS = ATTN_KEYS / LANES, ATTN_SIDE = ATTN_REGISTERS > 8 ? 1 : 2 };
 
 /* A row's scores, -INFINITY for keys that it does not see. */
 ATTN_INLINE void attn_seen_scores(const float *s, struct attn_span seen, vf v[ATTN_REGISTERS])
 {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ATTN_REGISTERS; i++)
         v[i] = v_load(s + i * LANES, LANES);
     if (seen.lo || seen.hi < ATTN_KEYS)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (uint32_t i = 0; i < ATTN_REGISTERS; i++)
             v[i] = v_between(v[i], -INFINITY, i * LANES, seen.lo, seen.hi);
 }
@@ -265,7 +266,7 @@ ATTN_INLINE void attn_seen_scores(const float *s, struct attn_span seen, vf v[AT
 ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_scale, int16_t *w)
 {
     vf x[ATTN_REGISTERS], sum = {0}, most = {0};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ATTN_REGISTERS; i++) {
         x[i] = v[i] * v_load(v_scale + i * LANES, LANES);
         sum += x[i];
@@ -273,7 +274,7 @@ ATTN_INLINE float attn_weights(const vf v[ATTN_REGISTERS], const float *v_scale,
     }
     const float by_sum = v_sum(sum) * (1 / I16_WEIGHTS), by_most = v_most(most) * (1 / I16_LENGTH);
     const float scale = by_sum < by_most ? by_most : by_sum, inverse = scale <= I16_LEAST ? 0 : 1 / scale;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ATTN_REGISTERS; i++) {
         v16 r = v_round_i16(x[i], inverse);
         memcpy(w + i * LANES, &r, sizeof r);
@@ -290,7 +291,7 @@ ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const 
     for (int n = 0; n < rows; n++) {
         vf most = v_all(-INFINITY);
         attn_seen_scores(t->s + (r + n) * ATTN_KEYS, t->seen[r + n], v[n]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < ATTN_REGISTERS; i++)
             most = v_max(v[n][i], most);
         top[n] = v_most(most);
@@ -306,7 +307,7 @@ ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const 
         /* a row that sees nothing: -INFINITY minus a number is -INFINITY */
         top[n] = t->seen[r + n].lo < t->seen[r + n].hi ? *max : 0;
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ATTN_REGISTERS; i++)
 #pragma GCC unroll 2
         for (int n = 0; n < rows; n++)
@@ -314,7 +315,7 @@ ATTN_INLINE void attn_softmax_rows(const struct attn_tile *t, uint32_t r, const 
 #pragma GCC unroll 2
     for (int n = 0; n < rows; n++) {
         vf sum = {0};
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < ATTN_REGISTERS; i++)
             sum += v[n][i];
         t->sum[r + n] = t->sum[r + n] * t->rescale[r + n] + v_sum(sum);

@@ -1,7 +1,8 @@
-/* Registers of both vector tiers in the compiler's vector types: a tier's file defines VECTOR_BYTES, their width. */
+/* Registers of all vector tiers in the compiler's vector types: a tier's file defines VECTOR_BYTES, their width. */
 #pragma once
 
-#include <immintrin.h>
+#include "device/cpu/avx.h"
+
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,14 @@ static inline vf v_load(const float *p, uint32_t n)
         memcpy(&v, p, sizeof v);
     else
         memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+
+/* LANES words, of any kind. */
+static inline vi v_load_words(const void *p)
+{
+    vi v;
+    memcpy(&v, p, sizeof v);
     return v;
 }
 
@@ -46,27 +55,34 @@ static inline vf v_abs(vf x)
     return (vf)((vi)x & 0x7fffffff);
 }
 
-/* What is the compiler's for neither width: the larger (b where one is no number), and the halves of a register together. */
+/* What is the compiler's for no width: the larger (b where one is no number), and the last four lanes of a fold of all. */
 #if VECTOR_BYTES == 64
 #define v_max(a, b)    ((vf)_mm512_max_ps((__m512)(a), (__m512)(b)))
 #define V_EIGHT(OP, v) OP(_mm512_castps512_ps256((__m512)(v)), _mm512_extractf32x8_ps((__m512)(v), 1))
-#else
+#elif VECTOR_BYTES == 32
 #define v_max(a, b)    ((vf)_mm256_max_ps((__m256)(a), (__m256)(b)))
 #define V_EIGHT(OP, v) (__m256)(v)
+#else
+#define v_max(a, b) ((vf)_mm_max_ps((__m128)(a), (__m128)(b)))
+#endif
+#if VECTOR_BYTES > 16
+#define V_FOUR(OP, v)                                                                                        \
+    _mm_##OP(_mm256_castps256_ps128(V_EIGHT(_mm256_##OP, v)),                                                \
+             _mm256_extractf128_ps(V_EIGHT(_mm256_##OP, v), 1))
+#else
+#define V_FOUR(OP, v) ((__m128)(v))
 #endif
 
 static inline float v_sum(vf v)
 {
-    __m256 e = V_EIGHT(_mm256_add_ps, v);
-    __m128 q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    __m128 q = V_FOUR(add_ps, v);
     q = _mm_add_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
 static inline float v_most(vf v)
 {
-    __m256 e = V_EIGHT(_mm256_max_ps, v);
-    __m128 q = _mm_max_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    __m128 q = V_FOUR(max_ps, v);
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_movehdup_ps(q)));
 }

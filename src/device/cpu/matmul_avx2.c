@@ -8,9 +8,9 @@ ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
     for (uint32_t row = 0; row < job->out.rows; row += rows)
         for (uint32_t col = 0; col < job->out.cols; col += 8)
             if (job->rests)
-                q8_tile_piece(type, job, false, (struct avx2_piece){row, col, HALF_TILE / 2, 1, 2});
+                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE / 2, 1, 2});
             else
-                q8_tile_piece(type, job, false, (struct avx2_piece){row, col, HALF_TILE, 1, 1});
+                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE, 1, 1});
 }
 
 /* As panels, types differ by signs, halves, minima and depth alone. */
@@ -35,8 +35,8 @@ static void float_tile_run(const struct tile_job *job)
     for (uint32_t row = 0; row < out->rows; row += HALF_TILE)
         for (uint32_t col = 0; col < out->cols; col += 16) {
             __m256 left[HALF_TILE], right[HALF_TILE];
-            tile_load(out, (struct avx2_piece){row, col, HALF_TILE, 1, 1}, left);
-            tile_load(out, (struct avx2_piece){row, col + 8, HALF_TILE, 1, 1}, right);
+            tile_load(out, (struct tile_piece){row, col, HALF_TILE, 1, 1}, left);
+            tile_load(out, (struct tile_piece){row, col + 8, HALF_TILE, 1, 1}, right);
             for (uint32_t i = 0; i < job->width; i++) {
                 __m256 w0 = _mm256_load_ps(p->w[i] + col), w1 = _mm256_load_ps(p->w[i] + col + 8);
                 for (int r = 0; r < HALF_TILE; r++) {
@@ -45,15 +45,15 @@ static void float_tile_run(const struct tile_job *job)
                     right[r] = _mm256_fmadd_ps(w1, x, right[r]);
                 }
             }
-            tile_store(out, (struct avx2_piece){row, col, HALF_TILE, 1, 1}, left);
-            tile_store(out, (struct avx2_piece){row, col + 8, HALF_TILE, 1, 1}, right);
+            tile_store(out, (struct tile_piece){row, col, HALF_TILE, 1, 1}, left);
+            tile_store(out, (struct tile_piece){row, col + 8, HALF_TILE, 1, 1}, right);
         }
 }
 
 #include "device/cpu/matmul_tier.h"
 
 /* A piece of at most TILE sums. */
-ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct avx2_piece piece)
+ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct tile_piece piece)
 {
     const struct bf16_panel *p = job->panel;
     const struct bf16_floats *t = job->tile;
@@ -83,13 +83,13 @@ ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct avx2_piece piec
 static void bf16_tile_run(const struct tile_job *job)
 {
     if (job->out.rows == 1)
-        bf16_piece(job, (struct avx2_piece){0, 0, 1, PANEL / 8, 1});
+        bf16_piece(job, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
     else if (job->out.rows == 2)
-        bf16_piece(job, (struct avx2_piece){0, 0, 2, PANEL / 8, 1});
+        bf16_piece(job, (struct tile_piece){0, 0, 2, PANEL / 8, 1});
     else
         for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
             for (uint32_t col = 0; col < job->out.cols; col += 16)
-                bf16_piece(job, (struct avx2_piece){row, col, HALF_TILE, 2, 1});
+                bf16_piece(job, (struct tile_piece){row, col, HALF_TILE, 2, 1});
 }
 
 static void matmul_bf16(const struct matmul *job)

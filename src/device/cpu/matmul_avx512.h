@@ -12,6 +12,7 @@ ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 }
 
 #include "device/cpu/matmul_packed.h"
+#include "device/cpu/matmul_ready.h"
 
 ALWAYS_INLINE __m256i dot_bytes(bool is_signed, __m256i w, __m256i x)
 {

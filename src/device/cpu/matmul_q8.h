@@ -1,10 +1,11 @@
-/* Integer products: quantised weights against rounded activations, the same for both vector tiers. A tier's
- * header (matmul_avx2.h, matmul_avx512.h) defines, before the file of a family includes this:
+/* Integer products: quantised weights against rounded activations, the same for all vector tiers. A tier's
+ * header (matmul_avx2.h, matmul_avx512.h, matmul_neon.h) defines, before the file of a family includes this:
  *
  *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
  *   dot_bytes       8 int32, each the sum of four products of bytes w * x
  *   q8_tile_run     a panel times a tile
+ *   panel_ready, tile_ready  a panel or a tile that is complete, in an order of its own
  *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
  *
  * Few rows of activations stream along the weights in the file's layout; more go through panels. Both use the
@@ -49,9 +50,8 @@ static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t group
 ALWAYS_INLINE __m256 lane_scales(bool halves, const __m256 c[2], int g)
 {
     if (!halves)
-        return _mm256_permutevar8x32_ps(c[0], _mm256_set1_epi32(g));
-    int i = 2 * (g % 4);
-    return _mm256_permutevar8x32_ps(c[g / 4], _mm256_setr_epi32(i, i, i, i, i + 1, i + 1, i + 1, i + 1));
+        return lanes_of(c[0], g, g);
+    return lanes_of(c[g / 4], 2 * (g % 4), 2 * (g % 4) + 1);
 }
 
 /* The scales of a unit times those of one row of activations. */
@@ -207,6 +207,7 @@ static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, u
             q8_store_sums(_mm256_add_epi32(low, high), scale, q8_centre(type), job->rests, g, t);
         }
     }
+    tile_ready(t, width / 32);
 }
 
 /* Eight weight rows of one unit, decoded; then they are turned into columns. */
@@ -301,6 +302,7 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
         if (rows <= PACKED_MOST)
             return packed;
         packed_read(type, packed, width / 32, panel);
+        panel_ready(panel, width / 32);
         return NULL;
     }
     q8_pack_panel(type, job, n, k0, width, panel);
@@ -309,6 +311,7 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
         packed_write(type, panel, block, job->row_bytes, least(PANEL, job->n1 - n), width / 32, packed);
         *done = 1;
     }
+    panel_ready(panel, width / 32);
     return NULL;
 }
 

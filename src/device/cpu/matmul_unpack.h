@@ -11,10 +11,11 @@
 #include "codec/block.h"
 #include "codec/dtype.h"
 #include "codec/half.h"
+#include "device/cpu/avx.h"
 #include "device/cpu/matmul_unpack_grid.h"
 
-#include <immintrin.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -423,8 +424,8 @@ ALWAYS_INLINE void scales_iq(uint32_t type, const uint8_t *p, struct unit_scales
     const float part = type == DTYPE_IQ3_S ? 1 : type == DTYPE_IQ3_XXS ? 0.25f : 0.125f; /* IQ1_S: 1/8 */
     const __m256 d = _mm256_mul_ps(fp16_all(half), _mm256_set1_ps(part));
     if (type == DTYPE_IQ1_S) {
-        const struct block_iq1_s *b = (const void *)p;
-        __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)b->qh));
+        __m256i high =
+            _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + offsetof(struct block_iq1_s, qh))));
         s->a[0] = odd_scales(_mm256_and_si256(_mm256_srli_epi32(high, 12), _mm256_set1_epi32(7)), d);
     } else if (type == DTYPE_IQ2_XXS) {
         const struct block_iq2_xxs *b = (const void *)p;

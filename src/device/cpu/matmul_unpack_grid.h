@@ -5,8 +5,8 @@
 
 #include "codec/block.h"
 #include "codec/grids.h"
+#include "device/cpu/avx.h"
 
-#include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
 

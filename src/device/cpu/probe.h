@@ -32,3 +32,6 @@ struct probe_kernels {
 void probe_avx2(struct probe_kernels *k);
 void probe_avx512(struct probe_kernels *k);
 void probe_amx(struct probe_kernels *k);
+void probe_neon(struct probe_kernels *k);
+void probe_dotprod(struct probe_kernels *k);
+void probe_i8mm(struct probe_kernels *k);

@@ -30,6 +30,11 @@ void vector_avx2(struct kernels *k);
 void vector_avx512(struct kernels *k);
 void attn_avx2(struct kernels *k);
 void attn_avx512(struct kernels *k);
+void matmul_neon(struct kernels *k);
+void vector_neon(struct kernels *k);
+void attn_neon(struct kernels *k);
+void matmul_dotprod(struct kernels *k); /* over those of neon, as is the next one */
+void matmul_i8mm(struct kernels *k);
 
 /* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few
  * rows, true where that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows
