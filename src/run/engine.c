@@ -218,6 +218,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     pthread_mutex_lock(&g->mutex);
     engine_count(g, j, end);
     engine_count_running(g);
+    prefix_stats(g->prefix, &g->stats.prefix); /* with what it leaves */
     pthread_mutex_unlock(&g->mutex);
     job_finish(j, end);
     job_close(j);
@@ -435,6 +436,7 @@ static void engine_shrink(struct engine *g, bool shed)
     pthread_mutex_unlock(&g->mutex);
     if (shed)
         prefix_clear(g->prefix);
+    kv_events_flush(g->events);
     runner_shrink(g->session->runner);
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);
@@ -448,6 +450,7 @@ static bool engine_wait(struct engine *g)
     const struct timespec at = {.tv_sec = (time_t)until,
                                 .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
     bool shrunk = false;
+    kv_events_flush(g->events);
     while (engine_is_idle(g) && prefix_save(g->prefix, true))
         ;
     pthread_mutex_lock(&g->mutex);
@@ -530,6 +533,7 @@ static void *engine_thread(void *arg)
 static void engine_free(struct engine *g)
 {
     prefix_close(g->prefix);
+    kv_events_close(g->events);
     pthread_mutex_destroy(&g->mutex);
     pthread_cond_destroy(&g->work);
     mem_free(g->running);
@@ -634,8 +638,10 @@ static int engine_start(struct engine *g, struct err *e)
         return err_memory(e, "the engine", g->o.slots * sizeof *g->parts);
     g->stats.blocks = engine_nodes(g->session->runner);
     if (engine_open_picks(g, e) || engine_open_disk(&disk, g->session, &g->o, e) ||
-        prefix_open(&g->prefix, g->session->runner, g->stats.blocks, disk, e))
+        prefix_open(&g->prefix, g->session->runner, g->stats.blocks, disk, e) ||
+        kv_events_open(&g->events, &g->o.events, e))
         return -1;
+    prefix_listen(g->prefix, g->events);
     prefix_limit(g->prefix, engine_most_snapshots(g));
     /* signals go to the clients' threads */
     sigset_t all, before;

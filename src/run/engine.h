@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "run/kv_events.h"
 #include "run/session.h"
 #include "run/prefix.h"
 #include "run/picture.h"
@@ -46,7 +47,8 @@ struct engine_options {
     /* Requests of no batch in all engines and embedders that share the machine: while others have some, this one does no
      * step for batches alone. NULL = it is the only one. */
     atomic_uint *users;
-    bool guard; /* for tests: an allocation inside a step is fatal */
+    struct kv_events_options events; /* of the prefix tree */
+    bool guard;                      /* for tests: an allocation inside a step is fatal */
 };
 
 /* Seconds without a request after which memory of KV that holds nothing is returned. */

@@ -45,12 +45,13 @@ struct engine {
     uint32_t batch_rows;
     bool crowded; /* pages are short: no request is admitted until one has ended */
     struct prefix *prefix;
-    struct seq_rows *parts; /* (slots): the step */
-    uint32_t *snaps;        /* (slots, ENGINE_SNAPS): its snapshots */
-    uint32_t spare;         /* slots of state for draft tokens in this step */
-    struct job **owner;     /* (slots): whose part it is */
-    struct step_pick *pick; /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
-    struct pick_seen *seen; /* (most_outs, PICK_SEEN_MOST) */
+    struct kv_events *events; /* of it; NULL = none */
+    struct seq_rows *parts;   /* (slots): the step */
+    uint32_t *snaps;          /* (slots, ENGINE_SNAPS): its snapshots */
+    uint32_t spare;           /* slots of state for draft tokens in this step */
+    struct job **owner;       /* (slots): whose part it is */
+    struct step_pick *pick;   /* (the runner's most_outs): how the device chooses tokens; NULL: it does not */
+    struct pick_seen *seen;   /* (most_outs, PICK_SEEN_MOST) */
     double done; /* when the device was done with the last step; 0 = then there was nothing to do */
     bool news;   /* a job has tokens that are not published yet */
     struct accept_rate accept_rate[SPECULATE_KINDS]; /* of all requests: the initial rate of a new one */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/size.h"
+#include "run/kv_events.h"
 #include "run/prefix_internal.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ static void prefix_reset(struct prefix *t)
     memset(t->newest, 0, sizeof t->newest);
     memset(t->oldest, 0, sizeof t->oldest);
     t->free = t->save_at = t->unsaved = 0;
-    t->stats.nodes = t->stats.snapshots = t->unsaved_snapshots = 0;
+    t->stats.nodes = t->stats.pages = t->stats.snapshots = t->unsaved_snapshots = 0;
     memset(t->snapshot, 0, t->runner->states.count * sizeof *t->snapshot);
     for (uint32_t i = t->room - 1; i > 0; i--) {
         t->nodes[i].chain = t->free;
@@ -160,6 +161,9 @@ static void prefix_remove(struct prefix *t, uint32_t i)
         prefix_take(t, i, g);
     prefix_move_snapshots(t, i, 0);
     prefix_set_saved(t, c);
+    t->stats.pages -= c->n == RUNNER_PAGE;
+    if (c->n == RUNNER_PAGE)
+        kv_events_removed(t->events, c->hash);
     *c = (struct node){.chain = t->free};
     t->free = i;
     t->stats.nodes--;
@@ -174,6 +178,7 @@ void prefix_clear(struct prefix *t)
         if (t->snapshot[i].node)
             pages_drop(&t->runner->states, (int32_t)i);
     prefix_reset(t);
+    kv_events_cleared(t->events);
 }
 
 void prefix_close(struct prefix *t)
@@ -190,6 +195,11 @@ void prefix_close(struct prefix *t)
     mem_free(t->bucket);
     mem_free(t->snapshot);
     mem_free(t);
+}
+
+void prefix_listen(struct prefix *t, struct kv_events *events)
+{
+    t->events = events;
 }
 
 /* ---- the disk ---- */
@@ -446,6 +456,18 @@ void prefix_adopt(struct prefix *t, struct descent *d, uint32_t i, uint32_t toke
     prefix_note_good(t, d, i, s->len - tokens, tokens);
 }
 
+/* A new node, if it is a whole page of text. */
+static void prefix_note_page(struct prefix *t, struct node *c)
+{
+    if (c->n < RUNNER_PAGE)
+        return;
+    t->stats.pages++;
+    if (!t->events)
+        return;
+    c->hash = kv_events_hash(t->events, t->nodes[c->parent].hash, c->salt, c->ids);
+    kv_events_stored(t->events, c->hash, t->nodes[c->parent].hash, c->ids, t->adapter);
+}
+
 uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int32_t *ids, uint32_t n,
                      const int32_t page[PLAN_GROUPS_MOST])
 {
@@ -474,6 +496,7 @@ uint32_t prefix_link(struct prefix *t, uint32_t parent, uint64_t salt, const int
     *b = i;
     prefix_link_use(t, LIST_NODES, i);
     t->stats.nodes++;
+    prefix_note_page(t, c);
     return i;
 }
 
@@ -585,6 +608,7 @@ uint32_t prefix_match(struct prefix *t, uint64_t salt, struct seq *s, const int3
     bool fresh = s->len == 0, followed = at == s->len, states = t->runner->plan->states;
     struct descent d = {.seq = s, .good = s->len};
     t->more = false;
+    t->adapter = s->lora.count ? s->lora.id[0] : 0;
     for (uint32_t i; at + RUNNER_PAGE <= n; at += RUNNER_PAGE, parent = i) {
         i = prefix_find(t, parent, salt, ids + at, RUNNER_PAGE);
         if (!i && at == s->len)
@@ -669,6 +693,7 @@ static uint32_t prefix_grow(struct prefix *t, uint32_t parent, uint64_t salt, co
 void prefix_insert(struct prefix *t, uint64_t salt, struct seq *s, uint32_t len)
 {
     uint32_t at, parent = prefix_resume(t, s, &at);
+    t->adapter = s->lora.count ? s->lora.id[0] : 0;
     for (; at + RUNNER_PAGE <= len; at += RUNNER_PAGE) {
         uint32_t i = prefix_find(t, parent, salt, s->ids + at, RUNNER_PAGE);
         if (i)

@@ -26,10 +26,13 @@
 #include <stdint.h>
 
 struct prefix;
+struct kv_events;
 
 /* disk: NULL = none; taken over, also when it fails. */
 int prefix_open(struct prefix **out, struct runner *r, uint32_t most_nodes, struct prefix_disk *disk,
                 struct err *e);
+/* From now on its changes are events. */
+void prefix_listen(struct prefix *t, struct kv_events *events);
 /* Writes what is not on disk yet. */
 void prefix_close(struct prefix *t);
 
@@ -60,6 +63,7 @@ void prefix_clear(struct prefix *t);
 
 struct prefix_stats {
     uint64_t nodes, hits, misses, evicted;
+    uint64_t pages;                     /* of the nodes, those that are whole pages of text */
     uint64_t prompt_tokens, hit_tokens; /* of the prompts that were looked up; those that were known */
     uint64_t stripped;                  /* pages of window groups evicted from nodes */
     uint64_t snapshots, evicted_snapshots;

@@ -24,6 +24,7 @@ struct node {
     int32_t page[PLAN_GROUPS_MOST]; /* 0: lacking */
     int32_t snapshot;               /* the first of its snapshots; 0 = none */
     uint32_t depth;                 /* pages up to it, with it */
+    uint64_t hash;                  /* of a whole page, where there are events */
     /* where there is a disk */
     struct digest with, name;
     bool saved; /* or a partial page, which is not saved */
@@ -48,6 +49,8 @@ struct prefix {
     uint32_t newest[LISTS], oldest[LISTS];
     uint64_t births;
     struct prefix_stats stats;
+    struct kv_events *events; /* NULL = none */
+    uint32_t adapter;         /* of the sequence at hand, for events */
     struct prefix_disk *disk;
     double until; /* matches may read from it */
     bool more;

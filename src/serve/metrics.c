@@ -138,6 +138,7 @@ static void metrics_numbers(const struct server *s, const struct models_stats *s
         {"quern_state_snapshots", "gauge", "Snapshots of recurrent state.", e.prefix.snapshots},
         {"quern_state_snapshots_evicted_total", "counter", "Snapshots of recurrent state evicted.",
          e.prefix.evicted_snapshots},
+        {"quern_prefix_pages", "gauge", "Whole pages of text in the prefix trees.", e.prefix.pages},
         {"quern_prefix_hits_total", "counter", "Prompts with a cached prefix.", e.prefix.hits},
         {"quern_prefix_misses_total", "counter", "Prompts without a cached prefix.", e.prefix.misses},
         {"quern_constraint_hits_total", "counter", "Constraints found in the cache.", e.constraints.hits},

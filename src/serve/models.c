@@ -120,6 +120,7 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->prefix.evicted_snapshots += e->prefix.evicted_snapshots;
     sum->prefix.hits += e->prefix.hits;
     sum->prefix.misses += e->prefix.misses;
+    sum->prefix.pages += e->prefix.pages;
     sum->prefix.prompt_tokens += e->prefix.prompt_tokens;
     sum->prefix.hit_tokens += e->prefix.hit_tokens;
     sum->constraints.hits += e->constraints.hits;

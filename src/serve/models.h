@@ -22,6 +22,8 @@
 #include <stdint.h>
 #include <time.h>
 
+struct kv_publisher;
+
 enum { MODELS_DEVICES = 4 };
 enum instance_kind { INSTANCE_WRITER, INSTANCE_VECTORS, INSTANCES };
 enum instance_state { INSTANCE_AWAY, INSTANCE_WANTED, INSTANCE_LOADING, INSTANCE_READY, INSTANCE_LEAVING };
@@ -120,7 +122,8 @@ struct models_options {
     size_t adapter_count;
     const char *const *aliases; /* (alias_count): further names of the first model */
     size_t alias_count;
-    const char *chat_template; /* of all models; NULL = each has its own */
+    const char *chat_template;      /* of all models; NULL = each has its own */
+    struct kv_publisher *publisher; /* of the events of prefix trees; NULL = none */
 };
 
 struct models {

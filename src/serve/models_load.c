@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "serve/kv_publisher.h"
 #include "serve/models_internal.h"
 
 #include <string.h>
@@ -130,7 +131,7 @@ static void models_unload(struct models *m, struct instance *f)
     m->stats.engine.blocks = 0;
     m->stats.engine.window_pages = m->stats.engine.window_pages_free = 0;
     m->stats.engine.states = m->stats.engine.states_free = 0;
-    m->stats.engine.prefix.snapshots = 0;
+    m->stats.engine.prefix.snapshots = m->stats.engine.prefix.pages = 0;
     m->stats.engine.constraints.bytes = 0;
     m->stats.unloads++;
     f->session = NULL;
@@ -146,6 +147,13 @@ static void models_unload(struct models *m, struct instance *f)
     f->bytes = 0;
     if (f->waiters)
         models_want(m, f);
+}
+
+/* On the engine's thread: events of its prefix tree. */
+static void models_publish(void *arg, const void *events, size_t n)
+{
+    const struct instance *f = arg;
+    kv_publisher_send(f->all->o->publisher, f->of->name, events, n);
 }
 
 /* Opens the instance's session and engine or embedder. It is LOADING: only this thread touches it. */
@@ -174,6 +182,8 @@ static int models_read(struct models *m, struct instance *f, struct err *e)
     f->session->runner->resize_arg = f;
     struct engine_options g = m->o->engine;
     g.users = &m->users;
+    if (m->o->publisher)
+        g.events = (struct kv_events_options){models_publish, f};
     return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, &m->users, e)
                                        : engine_open(&f->engine, f->session, &g, e);
 }

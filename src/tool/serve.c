@@ -11,6 +11,7 @@
 #include "hub/url_fetcher.h"
 #include "media/decoder.h"
 #include "save/state.h"
+#include "serve/kv_publisher.h"
 #include "serve/limit.h"
 #include "serve/metrics.h"
 #include "serve/notify.h"
@@ -65,6 +66,13 @@ static const struct arg_option serve_options[] = {
      "serve /metrics and probes at a port of their own, too, without a key (0 = any that is free)", 0, 65535},
     {"metrics-host", 0, ARG_TEXT, "H", "and at this address (default: 127.0.0.1)", 0, 0},
     {"metrics-style", 0, ARG_TEXT, "S", "names of the series: quern, vllm or both (default: quern)", 0, 0},
+    {"kv-events", 0, ARG_TEXT, "ENDPOINT",
+     "publish which prefixes are cached, over ZeroMQ: tcp://*:5557 is bound, tcp://HOST:5557 connected to", 0,
+     0},
+    {"kv-events-host", 0, ARG_TEXT, "H",
+     "the host in its topics, kv@HOST@MODEL (default: the machine's name)", 0, 0},
+    {"kv-events-replay", 0, ARG_TEXT, "ENDPOINT", "where subscribers ask for events that they have missed", 0,
+     0},
     {"slots", 0, ARG_INT, "N",
      "requests generated at once (default: 4; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
     {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
@@ -516,10 +524,25 @@ static int serve_check_folder(const struct serve *s, struct err *e)
     return failed;
 }
 
-/* The processes for images: forked before there are secrets, threads or a sandbox. */
+static int serve_publisher(struct serve *s, struct err *e)
+{
+    char machine[256] = "";
+    const char *host = args_text(s->a, "kv-events-host");
+    struct kv_publisher_options o = {.endpoint = args_text(s->a, "kv-events"),
+                                     .replay = args_text(s->a, "kv-events-replay")};
+    if (!o.endpoint)
+        return host || o.replay
+                   ? err_set(e, ERR_USAGE, "--kv-events-host and --kv-events-replay need --kv-events")
+                   : 0;
+    gethostname(machine, sizeof machine - 1);
+    o.host = host ? host : machine;
+    return kv_publisher_start(&s->m.publisher, &o, e);
+}
+
+/* The processes for images and events: forked before there are secrets, threads or a sandbox. */
 static int serve_helpers(struct serve *s, struct err *e)
 {
-    return decoder_start(&s->o.decoder, e) ||
+    return serve_publisher(s, e) || decoder_start(&s->o.decoder, e) ||
                    (args_flag(s->a, "image-urls") && url_fetcher_start(&s->o.fetcher, address_is_public, e))
                ? -1
                : 0;
@@ -588,6 +611,7 @@ static int serve_run(const struct args *a, struct err *e)
     mem_give_back();
     int result = serve_all(s, e);
     models_close(s->models);
+    kv_publisher_stop(s->m.publisher); /* after the last event */
     state_close(s->state);
     session_close(s->m.engine.draft_model);
     for (int i = 0; i < SERVE_WORDS; i++)
