@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel
+.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel release test-arm64
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -15,6 +15,7 @@ help:
 	@echo "make asan, tsan   checked builds                 make soak      long tests"
 	@echo "make package      .deb, tarball, container image   make test-clients, test-models: more tests"
 	@echo "make wheel        the Python wheel, in dist/"
+	@echo "make release      all of it for x86-64 and ARM64   make test-arm64  kernels and program under qemu"
 
 build:
 	@scripts/setup build
@@ -68,7 +69,7 @@ asan tsan portable:
 	@scripts/build $@
 
 # Kernels for every card that is supported, not only for the one at hand.
-CARDS = 80;86;89;90a;100;120;ptx90
+CARDS = 80;86;87;89;90a;100;110;120;121;ptx90
 
 # Kernels for every card that is supported: for release, not for every day.
 cuda-all:
@@ -89,6 +90,19 @@ wheel:
 	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
 	cmake --build build-portable
 	@scripts/wheel build-portable dist
+
+# Everything for both architectures, in dist, with SHA256SUMS.
+release:
+	@scripts/setup package
+	@scripts/setup arm64
+	@CARDS="$(CARDS)" scripts/release
+
+# The kernels of ARM64, tier by tier, and the main verbs, under qemu: an hour, not for CI.
+test-arm64:
+	@scripts/setup test
+	@scripts/setup arm64
+	@scripts/build arm64
+	@scripts/test-arm64
 
 install: build
 	cmake --install build

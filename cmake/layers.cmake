@@ -87,13 +87,20 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)
   target_link_options(quern PRIVATE -pie)
   set_target_properties(quern PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   install(TARGETS quern RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  # The same without kernels for GPUs, for the small container image: its own blob.c comes before the library's.
+  if(QUERN_STATIC AND QUERN_HAS_KERNELS)
+    add_executable(quern-cpu src/tool/main.c src/device/cuda/blob.c)
+    target_compile_definitions(quern-cpu PRIVATE QUERN_CPU_ALONE)
+    target_link_libraries(quern-cpu PRIVATE ${QUERN_BELOW} quern_flags)
+    target_link_options(quern-cpu PRIVATE -pie)
+  endif()
 endif()
 
 # Manual pages and completions, written by the program; not with sanitizers, where nobody installs.
 if(TARGET quern AND NOT QUERN_SANITIZE)
   set(pages ${PROJECT_BINARY_DIR}/pages)
   add_custom_command(OUTPUT ${pages}/quern.fish
-    COMMAND ${CMAKE_COMMAND} -DQUERN=$<TARGET_FILE:quern> -DOUT=${pages} -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake
+    COMMAND ${CMAKE_COMMAND} "-DQUERN=${CMAKE_CROSSCOMPILING_EMULATOR};$<TARGET_FILE:quern>" -DOUT=${pages} -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake
     DEPENDS quern ${PROJECT_SOURCE_DIR}/cmake/pages.cmake COMMENT "Manual pages" VERBATIM)
   add_custom_target(quern_pages ALL DEPENDS ${pages}/quern.fish)
   install(DIRECTORY ${pages}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)

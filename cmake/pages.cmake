@@ -1,4 +1,4 @@
-# cmake -DQUERN=program -DOUT=folder -P pages.cmake: the manual pages and the shells' completions, as the program
+# cmake -DQUERN=program (or emulator;program) -DOUT=folder -P pages.cmake: the manual pages and the shells' completions, as the program
 # itself writes them.
 function(write file)
   execute_process(COMMAND ${QUERN} ${ARGN} OUTPUT_FILE ${OUT}/${file} RESULT_VARIABLE failed)

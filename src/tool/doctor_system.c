@@ -31,17 +31,28 @@ static void doctor_advise(struct doctor_system *s, const char *fmt, ...)
     va_end(ap);
 }
 
+/* Kernels of ARM64 name no processor: the board or the machine is named instead. */
+static void doctor_cpu_name(struct doctor_system *s)
+{
+    static const char *const files[] = {"/proc/cpuinfo", "/proc/device-tree/model",
+                                        "/sys/devices/virtual/dmi/id/product_name"};
+    char line[256];
+    for (size_t i = 0; i < sizeof files / sizeof *files && !s->cpu[0]; i++) {
+        FILE *f = fopen(files[i], "re");
+        while (f && fgets(line, sizeof line, f) && !s->cpu[0]) {
+            const char *name = i ? line : !strncmp(line, "model name", 10) ? strchr(line, ':') : NULL;
+            line[strcspn(line, "\n")] = 0;
+            if (name)
+                snprintf(s->cpu, sizeof s->cpu, "%.127s", name + (i ? 0 : strspn(name, ": ")));
+        }
+        if (f)
+            fclose(f);
+    }
+}
+
 static void doctor_cpu(struct doctor_system *s)
 {
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    char line[256];
-    while (f && fgets(line, sizeof line, f) && !s->cpu[0])
-        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(s->cpu, sizeof s->cpu, "%.127s", strchr(line, ':') + 2);
-        }
-    if (f)
-        fclose(f);
+    doctor_cpu_name(s);
     for (int i = 0; i < DOCTOR_TIERS_MOST && kernels_tier((size_t)i); i++) {
         struct err lacks = {0};
         s->tiers[i].name = kernels_tier((size_t)i);

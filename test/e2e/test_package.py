@@ -111,10 +111,10 @@ def test_doctor(quern, tmp_path):
 
 @pytest.fixture(scope="module")
 def packages(binary, tmp_path_factory):
-    need("dpkg-deb") and need("dpkg-shlibdeps")
+    need("dpkg-deb") and need("dpkg-shlibdeps") and need("readelf")
     out = tmp_path_factory.mktemp("package")
     subprocess.run(["cmake", "--build", binary.parent, "--target", "quern_pages"], check=True, capture_output=True)
-    subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, out], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, "--out", out], check=True, capture_output=True)
     return out
 
 
@@ -178,6 +178,6 @@ def test_image(packages, tmp_path):
 
 @pytest.mark.slow
 def test_packages_are_the_same_every_time(packages, binary, tmp_path):
-    subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, tmp_path], check=True, capture_output=True)
+    subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, "--out", tmp_path], check=True, capture_output=True)
     for path in packages.iterdir():
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name

@@ -1,7 +1,7 @@
 /* The compiled kernels, as bytes of this program. */
 #include "device/cuda/gpu.h"
 
-#ifdef QUERN_CUDA_KERNELS
+#if defined(QUERN_CUDA_KERNELS) && !defined(QUERN_CPU_ALONE)
 #define BLOB(name)                                                                                           \
     __asm__(".section .rodata\n.balign 64\nquern_blob_" #name ":\n.incbin \"" QUERN_CUDA_KERNELS "/" #name   \
             ".fatbin\"\n.byte 0\n.previous\n");                                                              \
