@@ -118,6 +118,7 @@ struct quern_request {
     const char *sampling; /* a JSON object: more sampling fields by name, such as {"repeat_penalty": 1.1} */
     int32_t
         reasoning_tokens; /* budget: then reasoning is closed and the answer follows; -1 (size 0: 0, too) = none */
+    int ignore_end;       /* 1 = go on after the model's end token, until max_tokens */
     int notify;           /* 1 = quern_ready returns the stream when it has a chunk */
 };
 

@@ -45,7 +45,8 @@ class Request(c.Structure):
         ("echo", c.c_int), ("prompt_only", c.c_int), ("seconds", c.c_double), ("salt", c.c_uint64),
         ("text", c.c_void_p), ("arg", c.c_void_p), ("ids", c.POINTER(c.c_int32)), ("id_count", c.c_size_t),
         ("tools", c.c_char_p), ("tool_choice", c.c_char_p), ("single_call", c.c_int), ("template_args", c.c_char_p),
-        ("parse", c.c_int), ("sampling", c.c_char_p), ("reasoning_tokens", c.c_int32), ("notify", c.c_int),
+        ("parse", c.c_int), ("sampling", c.c_char_p), ("reasoning_tokens", c.c_int32), ("ignore_end", c.c_int),
+        ("notify", c.c_int),
     ]
 
 

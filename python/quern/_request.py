@@ -33,6 +33,7 @@ OPTIONS: dict[str, str] = {
     "timeout": "seconds after which the request fails",
     "salt": "a number: requests share cached prefixes only with those of the same one",
     "reasoning_tokens": "budget of reasoning, after which it is closed and the answer follows",
+    "ignore_end": "True = go on after the model's end token, until max_tokens",
     "template_args": "more variables of the chat template, such as {'enable_thinking': False}",
 }
 
@@ -139,6 +140,7 @@ class RequestOptions:
             r.salt = _number("salt", o["salt"], 0, 2**64 - 1)
         if o.get("reasoning_tokens") is not None:
             r.reasoning_tokens = _number("reasoning_tokens", o["reasoning_tokens"], 0, 2**31 - 1)
+        r.ignore_end = int(bool(o.get("ignore_end")))
         if o.get("template_args"):
             r.template_args = _text(self.keep, json.dumps(dict(o["template_args"])))
 

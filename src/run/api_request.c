@@ -278,6 +278,7 @@ static int api_options(struct api_draft *d, struct err *e)
                                  .top_logprobs = r->top_logprobs,
                                  .echo = r->echo != 0,
                                  .prompt_only = r->prompt_only != 0,
+                                 .ignore_eog = r->ignore_end != 0,
                                  .seconds = r->seconds,
                                  .salt = r->salt};
     for (; r->stop && r->stop[q->stops]; q->stops++)

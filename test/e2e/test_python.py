@@ -160,8 +160,8 @@ def test_structs_have_the_header_s_layout(environment, tmp_path):
 
 @pytest.mark.slow
 def test_readme(python, smollm2):
-    program = (ROOT / "README.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
-    out = python(program)
+    program = (ROOT / "README.md").read_text().split("```python\nimport quern\n", 1)[1].split("```", 1)[0]
+    out = python("import quern\n" + program)
     assert " name=" in out and " country=" in out, out
 
 
