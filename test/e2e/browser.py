@@ -7,6 +7,7 @@ from contextlib import contextmanager
 RED, BLUE = (  # one pixel each
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGO4pKwBAALoAR75J2kYAAAAAElFTkSuQmCC",
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGOQs7kEAAGoAS0OpBBzAAAAAElFTkSuQmCC")
+LAN_NAME = "quern.lan"  # a name of this machine that browsers trust no more than any other
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 

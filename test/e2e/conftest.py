@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from browser import CHROMIUM, opened
+from browser import CHROMIUM, LAN_NAME, opened
 from server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,7 @@ def chromium():
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
     with playwright.sync_playwright() as p:
-        b = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        b = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", f"--host-resolver-rules=MAP {LAN_NAME} 127.0.0.1"])
         yield b
         b.close()
 

@@ -12,8 +12,8 @@ import pytest
 class Server:
     """Server(binary, "model.gguf", "--slots", "2"): a server on a port of its own."""
 
-    def __init__(self, binary, *args, env=None):
-        self.process = subprocess.Popen([str(binary), "serve", *map(str, args), "--port", "0"], stderr=subprocess.PIPE, text=True,
+    def __init__(self, binary, *args, env=None, port=0):
+        self.process = subprocess.Popen([str(binary), "serve", *map(str, args), "--port", str(port)], stderr=subprocess.PIPE, text=True,
                                         env=env)
         self.log = []  # up to the line that says that it is ready
         for line in self.process.stderr:

@@ -43,6 +43,7 @@ export function askKey(wrong) {
       asking = null;
       answer(Boolean(given));
     }, { once: true });
+    form.querySelector(".cancel").onclick = () => dialog.close();
     dialog.showModal();
   }));
 }

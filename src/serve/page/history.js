@@ -19,6 +19,7 @@ export class History {
   #found = null; // ids that match the search; null = no search
   #shown = STEP;
   #search = 0;
+  #late = false; // the list has changed while something was open in it
 
   // open(id), rename(id, title), pin(id, yes), remove(id), exportOne(id, kind), current()
   constructor(store, actions) {
@@ -64,6 +65,8 @@ export class History {
   }
 
   #paint() {
+    if ($("list").querySelector(".rename, .menu")) return void (this.#late = true); // not under the user's hands
+    this.#late = false;
     const now = Date.now(), out = [], heads = this.#heads.filter((h) => !this.#found || this.#found.has(h.id));
     const order = [...heads.filter((h) => h.pinned), ...heads.filter((h) => !h.pinned)];
     let name = null, list = null;
@@ -92,6 +95,7 @@ export class History {
 
   #closeMenu() {
     document.querySelector("#list .menu")?.remove();
+    if (this.#late) this.#paint();
   }
 
   #menu(h, li) {
@@ -121,6 +125,7 @@ export class History {
       if (over) return;
       over = true;
       const title = box.value.trim();
+      box.remove();
       if (keep && title && title !== h.title) this.actions.rename(h.id, title);
       else this.#paint();
     };

@@ -1,0 +1,36 @@
+"""An MCP server for the tests, of the mcp package: mcp_server.py PORT ORIGIN. Counts its calls at /count."""
+import sys
+
+import uvicorn
+from mcp.server.fastmcp import FastMCP
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import PlainTextResponse
+
+port, origin = int(sys.argv[1]), sys.argv[2]
+calls = []
+server = FastMCP("tests", json_response="--json" in sys.argv,
+                 transport_security=TransportSecuritySettings(allowed_hosts=[f"127.0.0.1:{port}"], allowed_origins=[origin]))
+
+
+@server.tool()
+def add(a: int, b: int) -> str:
+    """Adds two numbers."""
+    calls.append("add")
+    return str(a + b)
+
+
+@server.tool()
+def erase(path: str) -> str:
+    """Deletes a file."""
+    calls.append("erase")
+    raise ValueError(f"no file {path}")
+
+
+@server.custom_route("/count", methods=["GET"])
+async def count(request):
+    return PlainTextResponse(",".join(calls))
+
+
+app = CORSMiddleware(server.streamable_http_app(), allow_origins=[origin], allow_methods=["*"], allow_headers=["*"], expose_headers=["Mcp-Session-Id"])
+uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
