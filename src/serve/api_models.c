@@ -58,15 +58,23 @@ static void api_write_status(struct json *j, const struct served *s)
 {
     uint64_t bytes = 0;
     const char *device = NULL;
+    const struct instance *loading = NULL;
     json_key(j, "status");
     json_begin(j, '{');
     json_key(j, "value");
     json_str(j, models_state(s));
     for (int i = 0; i < INSTANCES; i++) {
         const struct instance *f = &s->instances[i];
-        bytes += f->bytes;
-        if (f->bytes && !device)
+        if (f->state == INSTANCE_LOADING)
+            loading = f;
+        else
+            bytes += f->bytes;
+        if ((f->state == INSTANCE_READY || f->state == INSTANCE_LEAVING) && f->session && !device)
             device = f->device;
+    }
+    if (loading) {
+        json_key(j, "progress");
+        json_num(j, loading->progress);
     }
     if (device) {
         json_key(j, "device");

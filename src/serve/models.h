@@ -46,6 +46,7 @@ struct instance {
     uint64_t least; /* what it held when it was loaded last; 0 = never */
     const char *device; /* the device that it was loaded on, and its memory there */
     struct device_memory memory;
+    double progress;  /* while LOADING: the share of its weights that is there */
     double keep;      /* seconds that it stays after its last use; < 0 = for ever */
     double last_used; /* on the monotonic clock */
     struct model_wait *waiting, **waiting_end;

@@ -156,11 +156,21 @@ static void models_publish(void *arg, const void *events, size_t n)
     kv_publisher_send(f->all->o->publisher, f->of->name, events, n);
 }
 
+static void models_progress(void *arg, double share)
+{
+    struct instance *f = arg;
+    pthread_mutex_lock(&f->all->mutex);
+    f->progress = share;
+    pthread_mutex_unlock(&f->all->mutex);
+}
+
 /* Opens the instance's session and engine or embedder. It is LOADING: only this thread touches it. */
 static int models_read(struct models *m, struct instance *f, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS, .runner = {.ctx = k->context}};
+    struct session_options o = {
+        .hidden = f->kind == INSTANCE_VECTORS,
+        .runner = {.ctx = k->context, .progress = models_progress, .progress_arg = f}};
     if (!k->known || f->of->stale) { /* reports what is wrong with it, unless it has been repaired */
         struct served_facts fresh;
         int failed = served_facts_read(&fresh, f->of->path, m->o, e);
@@ -219,6 +229,7 @@ static void models_load(struct models *m, struct instance *f)
 {
     struct err e = {0};
     f->state = INSTANCE_LOADING;
+    f->progress = 0;
     f->bytes = models_need(m, f);
     pthread_mutex_unlock(&m->mutex);
     double start = clock_now();

@@ -191,9 +191,19 @@ int load_predicts(const struct model *m, const char *path, struct err *e)
                    log_safe(path), m->h.arch->name);
 }
 
+/* A bar in the terminal, and whom else the caller has asked to tell. */
+struct load_bar {
+    struct progress bar;
+    void (*also)(void *arg, double share);
+    void *arg;
+};
+
 static void load_show(void *arg, double share)
 {
-    progress_show(arg, share, NULL);
+    struct load_bar *b = arg;
+    progress_show(&b->bar, share, NULL);
+    if (b->also)
+        b->also(b->arg, share);
 }
 
 int load_cache(const struct args *a, struct engine_options *o, struct err *e)
@@ -244,7 +254,7 @@ struct seq *load_seq(const struct session *l, struct err *e)
 int load_model(struct session **out, const char *model, struct session_options *o, const struct args *a,
                struct err *e)
 {
-    struct progress bar;
+    struct load_bar bar = {.also = o->runner.progress, .arg = o->runner.progress_arg};
     struct store *store;
     const char *lora[SESSION_ADAPTERS];
     if (load_options(a, o, e))
@@ -253,11 +263,11 @@ int load_model(struct session **out, const char *model, struct session_options *
     with.lora = lora;
     if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))
         return -1;
-    progress_start(&bar, "loading");
+    progress_start(&bar.bar, "loading");
     with.runner.progress = load_show;
     with.runner.progress_arg = &bar;
     int r = session_open(out, store, &with, e);
-    progress_end(&bar);
+    progress_end(&bar.bar);
     if (r)
         load_served(e);
     if (!r) {

@@ -1,4 +1,5 @@
 """Who can use the pages, and how: keys, plain HTTP, the keyboard, screen readers, small and large screens, strict policy."""
+import json
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -250,3 +251,45 @@ def test_dark_and_light(chromium, page_server):
         assert light != dark
         page.reload()
         assert ground() == light
+
+
+def test_the_progress_of_loading_and_downloading(chromium, page_server):
+    """Replies of a server that loads a model, and of one that fetches one: Ollama's /api/pull."""
+    model = lambda **status: {"id": "big", "max_model_len": 8192, "meta": {"n_params": 8e9, "size": 5e9, "type": "Q4_K_M", "capabilities": ["chat", "vision"]}, "status": status}
+    state = {"now": model(value="loading", progress=0.4)}
+    pulled = []
+
+    def pull(route):
+        pulled.append(route.request.post_data_json)
+        lines = [{"status": "pulling manifest"}, {"status": "pulling", "digest": "x", "total": 100, "completed": 40}, {"status": "success"}]
+        state["now"] = model(value="loaded", device="cuda", memory=6e9)
+        route.fulfill(status=200, content_type="application/x-ndjson", body="".join(json.dumps(line) + "\n" for line in lines))
+    with opened(chromium, page_server.url) as page:
+        page.route("**/v1/models", lambda r: r.fulfill(json={"object": "list", "data": [state["now"]]}))
+        page.route("**/api/pull", pull)
+        page.reload()
+        ready(page)
+        page.click("#model-button")
+        assert page.wait_for_selector("#models progress").evaluate("n => n.value") == 0.4
+        assert "8.0B · Q4_K_M · 5.0 GB · 8K context" in page.inner_text(".model-row") and "vision" in page.inner_text(".badges")
+        page.fill("#pull-name", "qwen3:8b")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#pull-state >> text=qwen3:8b is there")
+        assert pulled == [{"model": "qwen3:8b", "stream": True}]
+        page.wait_for_selector(".model-row >> text=GPU · 6.0 GB in memory")
+
+
+def test_without_the_libraries_of_others(chromium, page_server):
+    """A program that was built without them shows text and code."""
+    c = chromium.new_context()
+    page = watched(c)
+    page.route("**/page/libraries.js", lambda r: r.fulfill(content_type="text/javascript", body="export const libraries = {};"))
+    page.goto(page_server.url)
+    ready(page)
+    page.route("**/v1/chat/completions", fulfil("Some *text* <script>window.pwned = 1</script>\n\n```python\nx = 1\n```\nmore"))
+    ask(page, "hello")
+    finished(page)
+    assert page.inner_text(".markdown .plain >> nth=0") == "Some *text* <script>window.pwned = 1</script>"
+    assert page.inner_text(".code pre") == "x = 1" and page.evaluate("window.pwned") is None
+    assert not any("/lib/" in u for u in page.requests) and page.problems == []
+    c.close()

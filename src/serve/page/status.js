@@ -30,10 +30,10 @@ const hits = (i) => {
 const PLOTS = [
   ["Tokens a second", tenth, [["generated", perSecond("quern_generated_tokens_total")], ["prompt", perSecond("quern_prompt_tokens_total")]]],
   ["Requests", whole, [["running", gauge("quern_running")], ["in the queue", gauge("quern_waiting")]]],
-  ["Time to the first token", span, [["median", at("quern_first_token_seconds", 0.5)], ["95%", at("quern_first_token_seconds", 0.95)]]],
-  ["Time between tokens", span, [["median", at("quern_token_seconds", 0.5)], ["95%", at("quern_token_seconds", 0.95)]]],
-  ["Keys and values: pages in use", percent, [["used", kvUsed]], 1],
-  ["Prompt tokens found in the prefix cache", percent, [["found", hits]], 1],
+  ["First token", span, [["median", at("quern_first_token_seconds", 0.5)], ["95%", at("quern_first_token_seconds", 0.95)]]],
+  ["Between tokens", span, [["median", at("quern_token_seconds", 0.5)], ["95%", at("quern_token_seconds", 0.95)]]],
+  ["KV pages in use", percent, [["used", kvUsed]], 1],
+  ["Prefix cache: prompt tokens found", percent, [["found", hits]], 1],
 ];
 
 function legend(title, names, values) {
@@ -74,7 +74,7 @@ function figures() {
   const i = samples.length - 1, now = samples[i], old = samples[0], s = now.sums;
   const sum = (sample, kind) => routes(sample).reduce((n, r) => n + r[kind], 0);
   const refused = sum(now, "refused") - sum(old, "refused"), failed = sum(now, "failed") - sum(old, "failed");
-  const both = (name) => `95%: ${span(percentile(name, 0.95, now, old))}, 99%: ${span(percentile(name, 0.99, now, old))}`;
+  const both = (name) => `95%: ${span(percentile(name, 0.95, now, old))} · 99%: ${span(percentile(name, 0.99, now, old))}`;
   const rows = [
     ["Running", whole(s.quern_running ?? 0), s.quern_batch_running ? `${whole(s.quern_batch_running)} of batches` : "requests being generated"],
     ["In the queue", whole(s.quern_waiting ?? 0), s.quern_refused_total ? `${whole(s.quern_refused_total)} refused since the start` : "requests that wait", s.quern_waiting > 0],
@@ -82,8 +82,8 @@ function figures() {
     ["First token, median", span(percentile("quern_first_token_seconds", 0.5, now, old)), both("quern_first_token_seconds")],
     ["Between tokens, median", span(percentile("quern_token_seconds", 0.5, now, old)), both("quern_token_seconds")],
     ["KV pages in use", percent(kvUsed(i)), `${whole((s.quern_kv_pages ?? 0) - (s.quern_kv_pages_free ?? 0))} of ${whole(s.quern_kv_pages ?? 0)}`, kvUsed(i) > 0.95],
-    ["Found in the prefix cache", hits(i) == null ? "–" : percent(hits(i)), `${whole(s.quern_cached_tokens_total ?? 0)} tokens since the start`],
-    ["Failed, last ten minutes", whole(failed), `refused: ${whole(refused)}`, failed > 0],
+    ["Prefix cache hits", hits(i) == null ? "–" : percent(hits(i)), `${whole(s.quern_cached_tokens_total ?? 0)} tokens since the start`],
+    ["Failed in ten minutes", whole(failed), `refused: ${whole(refused)}`, failed > 0],
   ];
   return rows.map(([name, value, note, warn]) => el("div", { class: warn ? "figure warn" : "figure" }, el("span", {}, name), el("b", {}, value), el("span", {}, note)));
 }
