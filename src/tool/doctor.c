@@ -66,8 +66,9 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     for (size_t i = 0; i < CHOICES; i++) {
         size_t s = i / 5, r = i % 5;
-        const bool wide = gpu_is_wide(&g->profile, shapes[s].fmt, rows[r]);
-        struct gpu_gemm how = wide ? gpu_gemm_wide(&g->profile, shapes[s].n / 64, shapes[s].k, false)
+        const bool wide = gpu_is_many(&g->profile, shapes[s].fmt, rows[r]);
+        const struct gpu_many many = {.m = rows[r], .k = shapes[s].k, .units = shapes[s].n / MANY_UNIT};
+        struct gpu_gemm how = wide ? gpu_gemm_many(&g->profile, &many)
                                    : gpu_gemm_choose(&g->profile, shapes[s].fmt, rows[r],
                                                      shapes[s].n / TILE_ROWS, shapes[s].k, false);
         bool one = rows[r] == 1 && layout_is_tile(shapes[s].fmt);
@@ -76,7 +77,7 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
                                         .n = shapes[s].n,
                                         .k = shapes[s].k,
                                         .rows = rows[r],
-                                        .blocks = how.grid.x * how.grid.y};
+                                        .blocks = how.grid.x * how.grid.y * how.grid.z};
         if (wide)
             snprintf(out[i].why, sizeof out[i].why,
                      "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns",

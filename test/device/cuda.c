@@ -122,19 +122,26 @@ static void test_launch_table(void **state)
                 assert_true(how.grid.threads <= 32 * GEMM_DEEP && each * how.split * 32 == how.grid.threads);
                 assert_true(how.grid.x * each >= strips && (!paired || each % 2 == 0));
             }
-    /* wide: every unit has a block, and blocks that wait for each other are on the card together */
-    for (uint32_t units = 2; units < 3000; units += units < 200 ? 2 : 90)
-        for (uint32_t k = 32; k <= 16384; k += 992) {
-            struct gpu_gemm how = gpu_gemm_wide(&g, units, k, units % 4 == 0);
-            uint32_t groups = how.grid.threads / 128, each = (227 << 10) / (how.grid.shared + 2048);
-            each = each < 4 / groups ? each : 4 / groups;
-            assert_true(groups == 4 || groups == 2 || (groups == 1 && units % 4));
-            assert_true(how.grid.x * groups >= units && how.grid.y == how.split);
-            assert_true(how.split == 1 || how.grid.x * how.split <= 132 * each);
-            assert_true(how.split == 1 || how.grid.x * how.split * groups <= 132 * 4);
-            assert_true(how.split <= (k + 255) / 256 && how.grid.shared <= 215 << 10);
-        }
+    /* many rows: every unit has a block, and blocks that wait for each other are on the card together */
     g.shared_block = 227 << 10;
+    for (uint32_t units = 2; units < 3000; units += units < 200 ? 2 : 90)
+        for (uint32_t k = 32; k <= 16384; k += 992)
+            for (uint32_t m = 17; m <= 512; m += m < 129 ? 16 : 128) {
+                const struct gpu_many many = {.m = m, .k = k, .units = units, .paired = units % 4 == 0};
+                struct gpu_gemm how = gpu_gemm_many(&g, &many);
+                uint32_t groups = how.grid.threads / 128, each = (227 << 10) / (how.grid.shared + 2048),
+                         blocks = how.grid.x * how.grid.y * how.split;
+                each = each < 4 / groups ? each : 4 / groups;
+                assert_true(groups == 4 || groups == 2 || (groups == 1 && units % 4));
+                assert_true(how.grid.x * how.rows >= m && how.grid.y * groups >= units);
+                assert_true(how.grid.z == how.split && how.split <= (k + 255) / 256);
+                assert_true(how.split == 1 || blocks <= 132 * each);
+                assert_true(how.split == 1 || (uint64_t)blocks * how.rows * groups * MANY_UNIT <=
+                                                  132 * MANY_ROWS * MANY_OUTPUTS);
+                assert_true(1u << how.stages == MANY_STAGES || 1u << how.stages == MANY_STAGES / 2);
+                assert_true(how.grid.shared <= 215 << 10);
+                assert_true(how.rows * (groups * MANY_UNIT + 4) * 4 <= how.grid.shared);
+            }
     for (uint32_t pairs = 1; pairs < 2000; pairs += pairs < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999)
             for (uint32_t dim = 64; dim <= 256; dim += 32) {
@@ -152,8 +159,9 @@ static void test_launch_table(void **state)
     g.shared_block = 99 << 10; /* a card with less */
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, 0).stages, 1);
     g.wide = true;
-    assert_true(gpu_is_wide(&g, FMT_Q8_0, 33) && !gpu_is_wide(&g, FMT_Q8_0, 32) &&
-                !gpu_is_wide(&g, FMT_F16, 64));
+    assert_true(gpu_is_many(&g, FMT_Q8_0, 17) && !gpu_is_many(&g, FMT_Q8_0, 16) &&
+                gpu_is_many(&g, FMT_F16, 64) && !gpu_is_many(&g, FMT_Q4_K_TILE, 32) &&
+                !gpu_is_many(&g, FMT_MXFP4, 64));
     /* kernels are built in for all modules or for none */
     for (int m = 1; m < MODULE_COUNT; m++)
         assert_int_equal(!gpu_blob(m), !gpu_blob(0));

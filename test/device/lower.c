@@ -686,8 +686,9 @@ static void test_choose_kernels(void **state)
                 {8, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
                 {16, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 1, false},
                 {32, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 2, false},
-                {64, PACK_CORES, K_GEMM_WIDE, false},
-                {65, PACK_ROWS, K_GEMM_MANY, false}};
+                {32, PACK_ROWS, K_GEMM_MANY, false},
+                {64, PACK_ROWS, K_GEMM_MANY + 1, false},
+                {65, PACK_ROWS, K_GEMM_MANY + 2, false}};
     struct pass_test t;
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         start(&t, want[i].rows);
@@ -697,9 +698,7 @@ static void test_choose_kernels(void **state)
         pass_choose_kernels(&t.l, &t.c, &t.list);
         assert_int_equal(l->kernel, want[i].kernel);
         assert_true(l->grid.x && l->grid.y && l->grid.threads && l->a.gemm.split && l->how);
-        assert_int_equal(l->a.gemm.strips, want[i].order == PACK_CORES  ? 4
-                                           : want[i].order == PACK_ROWS ? 2
-                                                                        : 16);
+        assert_int_equal(l->a.gemm.strips, want[i].order == PACK_ROWS ? 4 : 16);
         launch_free(&t.list);
     }
 }

@@ -3,7 +3,7 @@
  *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
- *   gpu_bench wide                 the same for every way to share the work of gemm_wide, for wide_cost of variants.c */
+ *   gpu_bench many                 the same for every way to share the work of gemm_many, for many_cost of variants.c */
 #include "device/split.h"
 #include "rig.h"
 
@@ -402,6 +402,8 @@ static float time_product(struct gpu *g, const struct places *at, uint32_t fmt, 
                           .k = shape.k,
                           .split = how->split,
                           .groups = how->rows ? gpu_blocks(m, 8) : how->groups,
+                          .stages = how->stages,
+                          .row_scale = (const float *)at->y,
                           .scale = 1,
                           .x = (const uint8_t *)at->x,
                           .part = gpu_parts(g),
@@ -432,16 +434,22 @@ static const struct shape shapes[] = {{6144, 4096},  {4096, 4096},   {28672, 409
 
 static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
-    static const uint32_t rows[] = {1, 8, 16, 32, 64};
+    static const uint32_t rows[] = {1, 8, 16, 32, 64, 128};
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
         printf("%-5s %6ux%-5u", name, shapes[s].n, shapes[s].k);
         for (size_t m = 0; m < sizeof rows / sizeof rows[0]; m++) {
-            struct gpu_gemm how = gpu_gemm_choose(&g->profile, fmt, rows[m],
-                                                  gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k, false);
-            float best = time_product(g, at, fmt, shapes[s], rows[m], &how);
-            printf(" | M=%-2u %.2f", rows[m], best);
-            if (gpu_is_wide(&g->profile, fmt, rows[m])) {
-                how = gpu_gemm_wide(&g->profile, gpu_blocks(shapes[s].n, 64), shapes[s].k, false);
+            const struct gpu_many many = {
+                .m = rows[m], .k = shapes[s].k, .units = gpu_blocks(shapes[s].n, MANY_UNIT)};
+            float best = 0;
+            printf(" | M=%-2u", rows[m]);
+            if (rows[m] <= GEMM_ROWS_MOST) {
+                const struct gpu_gemm how = gpu_gemm_choose(
+                    &g->profile, fmt, rows[m], gpu_blocks(shapes[s].n, TILE_ROWS), shapes[s].k, false);
+                best = time_product(g, at, fmt, shapes[s], rows[m], &how);
+                printf(" %.2f", best);
+            }
+            if (gpu_is_many(&g->profile, fmt, rows[m])) {
+                const struct gpu_gemm how = gpu_gemm_many(&g->profile, &many);
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
@@ -453,60 +461,32 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
     }
 }
 
-static void wide_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
-{
-    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
-        const uint32_t units = gpu_blocks(shapes[s].n, 64), columns = shapes[s].k / 256;
-        struct gpu_gemm how = gpu_gemm_wide(&g->profile, units, shapes[s].k, false);
-        printf("%-5s %6ux%-5u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, how.grid.threads / 128,
-               how.split, time_product(g, at, fmt, shapes[s], 64, &how));
-        for (uint32_t n = 4; n; n /= 2)
-            for (uint32_t split = 1; split <= 16 && split <= columns; split++) {
-                how = gpu_gemm_wide_as(units, n, split);
-                const uint32_t room = (227u << 10) / (how.grid.shared + 2048),
-                               most = room < 4 / n ? room : 4 / n, blocks = how.grid.x * split,
-                               sms = (uint32_t)g->profile.sms;
-                /* blocks that share columns must be on the card together */
-                if (split == 1 || (blocks <= sms * most && blocks * 2 >= sms))
-                    printf(" %u:%u %.1f", n, split, time_product(g, at, fmt, shapes[s], 64, &how));
-            }
-        printf("\n");
-        fflush(stdout);
-    }
-}
-
-/* Products of many rows: as chosen, and the best of all ways. */
+/* Products of many rows: as chosen, and every way to share the work, for many_cost of variants.c. */
 static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
 {
-    static const uint32_t rows[] = {64, 128, 192, 256, 512, 1024};
+    static const uint32_t rows[] = {32, 64, 128, 256, 512};
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-            const struct gpu_many p = {.m = rows[i], .k = shapes[s].k, .n = {shapes[s].n}, .segs = 1};
+            const struct gpu_many p = {
+                .m = rows[i], .k = shapes[s].k, .units = gpu_blocks(shapes[s].n, MANY_UNIT)};
             struct gpu_gemm how = gpu_gemm_many(&g->profile, &p);
-            if (shapes[s].n > 100000 && rows[i] > 256)
+            if (shapes[s].n > 100000 && rows[i] > 128)
                 continue;
-            printf("%-5s %6ux%-5u M=%-4u chosen %u:%u:%u %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
-                   how.rows, how.outputs, how.split, time_product(g, at, fmt, shapes[s], rows[i], &how));
-            for (uint32_t kind = 0; kind < 4; kind++) {
-                float best = 1e9f;
-                uint32_t split = 0;
-                for (uint32_t n = 1; n <= 16 && n <= shapes[s].k / 256; n++) {
-                    how = gpu_gemm_many_as(&p, kind / 2 ? 128 : 64, kind % 2 ? 256 : 128, n);
-                    const uint32_t blocks = how.grid.x * how.grid.y * n, sms = (uint32_t)g->profile.sms;
-                    if (n > 1 && (blocks > sms || blocks * 2 < sms))
-                        continue;
-                    const float us = time_product(g, at, fmt, shapes[s], rows[i], &how);
-                    if (us < best)
-                        best = us, split = n;
+            printf("%-5s %6ux%-5u M=%-4u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
+                   how.grid.threads / 128, how.split, time_product(g, at, fmt, shapes[s], rows[i], &how));
+            for (uint32_t groups = 4; groups; groups /= 2)
+                for (uint32_t n = 1; n <= 12 && n <= shapes[s].k / 256; n++) {
+                    const bool fits = gpu_gemm_many_as(&g->profile, &p, how.rows, groups, n, &how);
+                    const uint32_t blocks = how.grid.x * how.grid.y * n;
+                    if (fits && (n == 1 || blocks * 2 >= (uint32_t)g->profile.sms))
+                        printf(" %u:%u %.1f", groups, n, time_product(g, at, fmt, shapes[s], rows[i], &how));
                 }
-                printf(" %u:%u:%u %.1f", how.rows, how.outputs, split, best);
-            }
             printf("\n");
             fflush(stdout);
         }
 }
 
-static int bench_kernels(bool wide, bool many)
+static int bench_kernels(bool many)
 {
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
@@ -532,17 +512,9 @@ static int bench_kernels(bool wide, bool many)
     g->cu->to_device(at.x, host, 64u << 20, g->stream);
     if (gpu_sync(g, &e))
         die(&e);
-    if (wide) {
-        printf("us for warpgroups a block : blocks that share columns\n");
-        wide_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
-        return 0;
-    }
     if (many) {
-        printf("us for rows : outputs of a block : blocks that share columns\n");
+        printf("us for warpgroups a block : blocks that share columns\n");
         many_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
-        many_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
-        many_of(g, FMT_Q8_0, "Q8_0", &at);
-        many_of(g, FMT_F16, "F16", &at);
         return 0;
     }
     printf("us: mma, wgmma; %% of %.0f GB/s\n", g->profile.read_gbs);
@@ -618,9 +590,9 @@ int main(int argc, char **argv)
         return bench_split(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
-    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "wide") || !strcmp(argv[1], "many")))
-        return bench_kernels(!strcmp(argv[1], "wide"), !strcmp(argv[1], "many"));
+    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "many")))
+        return bench_kernels(!strcmp(argv[1], "many"));
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench split PRESET LAYERS | gpu_bench kernels "
-                    "| gpu_bench wide | gpu_bench many\n");
+                    "| gpu_bench many\n");
     return 64;
 }

@@ -183,9 +183,12 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
 static __device__ __forceinline__ void pack_row(const struct pack_out &o, uint8_t *pack, uint32_t row,
                                                 uint32_t i, const float v[8], float s)
 {
-    *(uint4 *)(pack + ((uint64_t)(i / 8) * 8 * o.groups + row) * 128 + ((i ^ row) & 7) * 16) =
-        make_uint4(half_bits2(v[0] * s, v[2] * s), half_bits2(v[1] * s, v[3] * s),
-                   half_bits2(v[4] * s, v[6] * s), half_bits2(v[5] * s, v[7] * s));
+    uint8_t *to = pack + ((uint64_t)(i / 8) * 8 * o.groups + row) * 128 + i % 4 * 4;
+    const uint32_t first = i & 4; /* of the sub's four times 16 bytes */
+#pragma unroll
+    for (uint32_t w = 0; w < 4; w++)
+        *(uint32_t *)(to + ((first + w) ^ (row & 7)) * 16) =
+            half_bits2(v[w / 2 * 4 + w % 2] * s, v[w / 2 * 4 + w % 2 + 2] * s);
 }
 
 /* The same where rows of fp16 are wanted, in whichever order. */

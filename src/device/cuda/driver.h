@@ -36,9 +36,10 @@ enum cu_attribute {
 
 enum { CU_FUNC_DYNAMIC_SHARED = 8, CU_FUNC_SHARED_PERCENT = 9 };
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_NO_TIMING = 2, CU_CAPTURE_THREAD = 1 };
-enum { CU_LAUNCH_PROGRAMMATIC = 6 };
+enum { CU_LAUNCH_PROGRAMMATIC = 6, CU_LAUNCH_SHARED_PERCENT = 14 };
 enum { CU_MEM_PINNED = 1, CU_LOCATION_DEVICE = 1, CU_ACCESS_READ_WRITE = 3 };
-enum { CU_DRIVER_LEAST = 12040 }; /* programmatic launches inside captured graphs */
+enum { CU_DRIVER_LEAST = 12040 };   /* programmatic launches inside captured graphs */
+enum { CU_DRIVER_PERCENT = 12060 }; /* CU_LAUNCH_SHARED_PERCENT */
 
 struct cu_launch_attribute {
     int32_t id;

@@ -1,248 +1,355 @@
-/* Products of more than 64 rows with tiles, F16 or BF16, by Hopper's own matrix instruction. A block takes ROWS rows and OUT
- * outputs, 64 columns a step: its decoders write the weights of a step to shared memory, as fp16, the rows come beside them
- * by bulk copies, and its workers (64 rows each) multiply both from there. Steps go through a ring, so that decoders, copies
- * and workers run side by side; a weight is decoded once for all rows of the block.
+/* Products of more than 16 rows with tiles, F16 or BF16, by Hopper's own matrix instruction. A warpgroup takes 64 outputs (a
+ * strip of 16 a warp, which decodes it to fp16, scales and all: the A operand, in registers) and ROWS rows, whose packed x
+ * is the B operand, in shared memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of
+ * chunks of x, 64 columns each, which its first warp fills.
  *
  * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
  * the rows. All blocks of the launch must be on the card at once then; gpu_gemm_many ensures that.
  *
- * A block has outputs of one segment, or of gate and up strips of 16 in turns. x is packed in the order PACK_ROWS. Only in
- * builds for sm_90a: elsewhere the kernels are not there. */
+ * x is packed in the order PACK_ROWS. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "device/cuda/wgmma.cuh"
 
-enum { STEP = 64, STEP_ROW = 2 * STEP, STEPS = TILE_COLS / STEP };
+enum { STEP = 64, STEP_ROW = 2 * STEP, STEPS = TILE_COLS / STEP, UNIT = MANY_UNIT, TILES_MOST = 4 };
 
-/* How a block of this shape is divided, and what it has in shared memory. */
-template <int ROWS, int OUT> struct many_shape {
-    enum {
-        WORKERS = ROWS / 64, /* warpgroups */
-        DECODERS = MANY_THREADS / 32 - 4 * WORKERS,
-        STRIPS = OUT / TILE_ROWS / DECODERS, /* of a decoder */
-        X_BYTES = ROWS * STEP_ROW,
-        STAGE = X_BYTES + OUT * STEP_ROW,
-        STAGES = MANY_SHARED / STAGE,
-        SUMS = OUT + 8 /* floats of a row of sums: apart in their banks */
-    };
-    static_assert(ROWS * SUMS * 4 <= STAGES * STAGE, "the sums take the place of the stages");
-};
+/* ---- rings ---- */
 
-/* Where a thread is in the ring. */
-template <int STAGES> struct many_turn {
-    uint32_t stage, parity;
+/* A warp's tiles: as many as fit into MANY_RING bytes. */
+struct many_tiles {
+    const uint8_t *from; /* the next to fetch */
+    uint8_t *room;
+    uint64_t *full;
+    uint32_t left; /* tiles that are still to be fetched */
 
-    __device__ __forceinline__ void next()
+    __device__ __forceinline__ void fetch(uint32_t stage, uint32_t bytes)
     {
-        stage = stage + 1 < STAGES ? stage + 1 : 0;
-        parity ^= stage == 0;
+        if (left && threadIdx.x % 32 == 0)
+            copy_bulk(room + stage * bytes, from, bytes, full + stage);
+        from += bytes;
+        left -= left ? 1 : 0;
     }
 };
 
-static __device__ __forceinline__ void many_arrive(uint64_t *bar)
+/* The block's chunks of x. */
+template <int ROWS> struct many_x {
+    enum { BYTES = ROWS * STEP_ROW };
+    const uint8_t *pack; /* the block's rows of its first chunk */
+    uint64_t step;       /* bytes from chunk to chunk */
+    uint32_t bytes;      /* of the rows that there are */
+    uint32_t count;      /* chunks */
+    uint32_t bits;       /* log2 of the stages */
+    uint8_t *room;
+    uint64_t *full, *empty; /* (stages) */
+
+    __device__ __forceinline__ void fetch(uint32_t i) const
+    {
+        const uint32_t stage = i & ((1u << bits) - 1);
+        copy_bulk(room + stage * BYTES, pack + i * step, bytes, full + stage);
+    }
+    /* As many as there is room for. */
+    __device__ __forceinline__ void begin() const
+    {
+        dep_wait();
+        for (uint32_t i = 0; threadIdx.x == 0 && i < count && i < 1u << bits; i++)
+            fetch(i);
+    }
+    /* Where chunk i is in use, the one takes its turn whose place was given up half of the stages ago. */
+    __device__ __forceinline__ void refill(uint32_t i) const
+    {
+        const uint32_t half = 1u << (bits - 1), free = i - half;
+        if (threadIdx.x || i < half || i + half >= count)
+            return;
+        bar_wait(empty + (free & (2 * half - 1)), free >> bits & 1);
+        fetch(i + half);
+    }
+    /* Chunk `column` * STEPS + step, as an operand. */
+    __device__ __forceinline__ uint64_t enter(uint32_t column, int step) const
+    {
+        const uint32_t first = column * STEPS & ((1u << bits) - 1), turn = column * STEPS >> bits & 1;
+        bar_wait(full + first + step, turn);
+        return wgmma_rows(room + first * BYTES) + step * BYTES / 16;
+    }
+    /* A warp has used it. */
+    __device__ __forceinline__ void leave(uint32_t column, int step) const
+    {
+        const uint32_t first = column * STEPS & ((1u << bits) - 1);
+        bar_arrive(empty + first + step, threadIdx.x % 32 == 0);
+    }
+};
+
+/* ---- forms ---- */
+
+/* Like those of gemm.cuh, but what a sub gives are the values themselves. */
+
+/* (a & MASK) | c, in one instruction. */
+template <uint32_t MASK> static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t c)
 {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "n"(MASK), "r"(c));
+    return r;
 }
 
-/* ---- decoders ---- */
-
-/* A decoder's lane has the rows g and g + 8 of a strip, and of each 32 columns 8t..8t+7. Not g = lane / 4: eight lanes that
- * store together have rows whose swizzles differ in the upper half. */
-struct many_lane {
-    uint32_t g, t;
-
-    __device__ __forceinline__ many_lane()
-    {
-        const uint32_t lane = threadIdx.x % 32;
-        g = lane / 8 + lane % 8 / 4 * 4;
-        t = lane % 4;
-    }
-    __device__ __forceinline__ uint32_t chunk() const
-    {
-        return 16 * (4 * g + t);
-    }
-};
-
-/* The forms: like those of gemm.cuh, with all scales in the value. RING: chunks of a strip that a lane has in flight.
- * row(): eight values of row g (r = 0) or g + 8 (r = 1) of a sub of 32 columns, from the lane's bytes. */
-static __device__ __forceinline__ uint32_t scale_6(uint32_t words, int i)
+/* 1024 twice, which the assembler does not know: as a constant it would be loaded again for every use. */
+static __device__ __forceinline__ uint32_t many_1024()
 {
-    return fma2(plus_1024(words, i), 0x3c003c00u, 0xe400e400u);
+    return 0x64006400u + (blockDim.x >> 16);
+}
+
+/* Both halves 1024 + byte I of w. */
+template <int I> static __device__ __forceinline__ uint32_t plus_byte(uint32_t w, uint32_t k1024)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(w), "r"(k1024), "n"(0x5050 + 0x0101 * I));
+    return r;
 }
 
 struct many_q4k {
-    enum { BYTES = TILE_Q4_K, CHUNKS = 4, RING = 4 };
-    struct tile_head h;
+    enum { BYTES = TILE_Q4_K, CHUNKS = 4 };
+    uint32_t s[2][2], m[2][2]; /* of rows g, g + 8: 6-bit scales and mins of subs 0..3, 4..7 */
+    uint32_t d[2], dmin[2];    /* twice; dmin negative */
+    uint32_t k1024;
 
-    static __device__ constexpr int chunk_of(int sub)
+    static __device__ constexpr int first(int chunk)
     {
-        return sub / 2;
+        return form_q4k::first(chunk);
     }
-    __device__ __forceinline__ uint4 row(const uint4 q[], int sub, int r) const
+    __device__ __forceinline__ many_q4k(const struct tile_head &h) : k1024(many_1024())
     {
-        const uint4 v = h.row[r];
-        const uint32_t low = r ? q[chunk_of(sub) % RING].z : q[chunk_of(sub) % RING].x,
-                       high = r ? q[chunk_of(sub) % RING].w : q[chunk_of(sub) % RING].y;
-        const uint32_t s = sub < 4 ? v.y & 0x3f3f3f3f : (v.w & 0x0f0f0f0f) | (v.y >> 2 & 0x30303030),
-                       m = sub < 4 ? v.z & 0x3f3f3f3f : (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030);
-        const uint32_t d = __byte_perm(v.x, 0, 0x1010), scale = scale_6(s, sub % 4),
-                       min = mul2(scale_6(m, sub % 4), __byte_perm(v.x, 0, 0x3232) ^ 0x80008000u);
-        auto pair = [&](uint32_t w) {
-            const uint32_t n = sub & 1 ? fma2((w & 0x00f000f0u) | 0x64006400u, 0x2c002c00u, 0xd400d400u)
-                                       : fma2((w & 0x000f000fu) | 0x64006400u, 0x3c003c00u, 0xe400e400u);
-            return fma2(mul2(n, scale), d, min); /* n * scale is exact */
-        };
-        return make_uint4(pair(low), pair(low >> 8), pair(high), pair(high >> 8));
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint4 v = h.row[r];
+            d[r] = __byte_perm(v.x, 0, 0x1010);
+            dmin[r] = __byte_perm(v.x, 0, 0x3232) ^ 0x80008000u;
+            s[r][0] = v.y & 0x3f3f3f3f, s[r][1] = (v.w & 0x0f0f0f0f) | (v.y >> 2 & 0x30303030);
+            m[r][0] = v.z & 0x3f3f3f3f, m[r][1] = (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030);
+        }
+    }
+    /* 1024 + n (16 n where SUB is odd) times the scale (a 16th of it), less 1024 scales, is n times the scale, exactly. */
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
+    {
+        constexpr uint32_t MASK = SUB & 1 ? 0x00f000f0u : 0x000f000fu;
+        constexpr uint32_t ONE = SUB & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
+        constexpr uint32_t OFF = SUB & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
+        const uint4 v = q[SUB / 2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t scale = fma2(plus_byte<SUB % 4>(s[r][SUB / 4], k1024), ONE, OFF),
+                           less = mul2(scale, 0xe400e400u),
+                           min = mul2(fma2(plus_byte<SUB % 4>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
+                                      dmin[r]);
+            auto pair = [&](uint32_t bits) {
+                return fma2(fma2(and_or<MASK>(bits, k1024), scale, less), d[r], min);
+            };
+            const uint32_t w0 = r ? v.z : v.x, w1 = r ? v.w : v.y;
+            a[r] = pair(w0), a[2 + r] = pair(w0 >> 8);
+            a[4 + r] = pair(w1), a[6 + r] = pair(w1 >> 8);
+        }
     }
 };
 
 struct many_q6k {
-    enum { BYTES = TILE_Q6_K, CHUNKS = 6, RING = 3 };
-    struct tile_head h;
+    enum { BYTES = TILE_Q6_K, CHUNKS = 6 };
+    uint2 s[2];
+    uint32_t d[2], k1024;
 
-    __device__ __forceinline__ uint4 row(const uint4 q[], int sub, int r) const
+    static __device__ constexpr int first(int chunk)
     {
-        const int half = sub / 4, quarter = sub % 4, ls = quarter < 2 ? 4 : 0, hs = 8 - 2 * quarter;
-        const uint4 l = q[quarter & 1], b = q[2];
-        const uint32_t l0 = r ? l.z : l.x, l1 = r ? l.w : l.y, b0 = r ? b.z : b.x, b1 = r ? b.w : b.y;
+        return form_q6k::first(chunk);
+    }
+    __device__ __forceinline__ many_q6k(const struct tile_head &h) : k1024(many_1024())
+    {
         const bool odd = threadIdx.x & 2; /* scales of the groups of 16 that the lane's columns are in */
-        const uint4 v = h.row[r];
-        const uint32_t words = (half ? (odd ? v.w : v.y) : (odd ? v.z : v.x)) ^ 0x80808080u;
-        const uint32_t scale =
-            mul2(fma2(plus_1024(words, quarter), 0x3c003c00u, 0xe480e480u), __byte_perm(h.d[r], 0, 0x1010));
-        auto pair = [&](uint32_t low, uint32_t high, int less) {
-            const uint32_t n = (form_q6k::shift(low, ls - less) & 0x00f000f0u) |
-                               (form_q6k::shift(high, hs - less) & 0x03000300u) | 0x54005400u;
-            return mul2(fma2(n, 0x3c003c00u, 0xd600d600u), scale);
-        };
-        return make_uint4(pair(l0, b0, 0), pair(l0, b0, 8), pair(l1, b1, 0), pair(l1, b1, 8));
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            s[r] = make_uint2((odd ? h.row[r].z : h.row[r].x) ^ 0x80808080u,
+                              (odd ? h.row[r].w : h.row[r].y) ^ 0x80808080u);
+            d[r] = __byte_perm(h.d[r], 0, 0x1010);
+        }
+    }
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
+    {
+        constexpr int HALF = SUB / 4, QUARTER = SUB % 4, LS = QUARTER < 2 ? 4 : 0, HS = 8 - 2 * QUARTER;
+        const uint4 h = q[3 * HALF + 2], l = q[3 * HALF + (QUARTER & 1)];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t scale =
+                mul2(fma2(plus_byte<QUARTER>(HALF ? s[r].y : s[r].x, k1024), 0x3c003c00u, 0xe480e480u), d[r]);
+            auto pair = [&](uint32_t low, uint32_t high, int less) {
+                const uint32_t n = and_or<0x03000300u>(
+                    form_q6k::shift(high, HS - less),
+                    and_or<0x00f000f0u>(form_q6k::shift(low, LS - less), k1024 - 0x10001000u));
+                return mul2(fma2(n, 0x3c003c00u, 0xd600d600u), scale);
+            };
+            const uint32_t l0 = r ? l.z : l.x, l1 = r ? l.w : l.y, h0 = r ? h.z : h.x, h1 = r ? h.w : h.y;
+            a[r] = pair(l0, h0, 0), a[2 + r] = pair(l0, h0, 8);
+            a[4 + r] = pair(l1, h1, 0), a[6 + r] = pair(l1, h1, 8);
+        }
     }
 };
 
 struct many_q8 {
-    enum { BYTES = TILE_Q8_0, CHUNKS = 8, RING = 4 };
-    struct tile_head h;
+    enum { BYTES = TILE_Q8_0, CHUNKS = 8 };
+    uint4 s[2]; /* of a row: eight d */
+    uint32_t k1024;
 
-    __device__ __forceinline__ uint4 row(const uint4 q[], int sub, int r) const
+    static __device__ constexpr int first(int chunk)
     {
-        const uint32_t d = form_q8::scale(h.row[r], sub);
-        const uint4 v = q[sub % RING];
-        const uint32_t a = r ? v.z : v.x, b = r ? v.w : v.y;
-        return make_uint4(form_q8::pair(a, 0, d), form_q8::pair(a, 1, d), form_q8::pair(b, 0, d),
-                          form_q8::pair(b, 1, d));
+        return chunk;
     }
-};
-
-/* The chunks of a strip on their way through a lane's registers: chunk j is in place j % RING, and as soon as it is used up
- * the one RING further on takes its place, be it of this tile or of the next. */
-template <class FORM> struct many_strip {
-    const uint8_t *tile; /* the lane's chunk 0 */
-    const uint8_t *head;
-    uint4 q[FORM::RING];
-
-    __device__ __forceinline__ void start(const uint8_t *at, const struct many_lane &lane)
+    __device__ __forceinline__ many_q8(const struct tile_head &h) : k1024(many_1024())
     {
-        tile = at + lane.chunk();
-        head = at + 512 * FORM::CHUNKS + 16 * lane.g;
-#pragma unroll
-        for (int j = 0; j < FORM::RING; j++)
-            q[j] = load_stream(tile + 512 * j);
+        s[0] = h.row[0], s[1] = h.row[1];
     }
-    __device__ __forceinline__ struct tile_head read_head(const struct many_lane &lane) const
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
     {
-        struct tile_head h = {{load_stream(head), load_stream(head + 128)}, {0, 0}};
-        if constexpr (FORM::CHUNKS == 6) {
-            const uint16_t *d = (const uint16_t *)(head - 16 * lane.g + 256) + lane.g;
-            h.d[0] = d[0], h.d[1] = d[8];
-        }
-        return h;
-    }
-    /* Step `step` of the tile is decoded. */
-    __device__ __forceinline__ void refill(int step, bool more)
-    {
-        constexpr int EACH = FORM::CHUNKS / FORM::RING * FORM::RING == FORM::CHUNKS ? FORM::RING : 0;
-        static_assert(EACH, "a ring is passed whole");
+        const uint4 v = q[SUB];
 #pragma unroll
-        for (int j = 0; j < FORM::CHUNKS; j++) {
-            const bool last = FORM::CHUNKS == 6 ? step == j / 3 * 2 + 1 : step == 4 * j / FORM::CHUNKS;
-            if (last)
-                load_more(q[j % FORM::RING],
-                          tile + 512 * (j + FORM::RING) +
-                              (j + FORM::RING < FORM::CHUNKS ? 0 : FORM::BYTES - 512 * FORM::CHUNKS),
-                          more || j + FORM::RING < FORM::CHUNKS);
-        }
-    }
-    __device__ __forceinline__ void next()
-    {
-        tile += FORM::BYTES;
-        head += FORM::BYTES;
-    }
-};
-
-/* What all threads of a block know. */
-struct many_block {
-    uint8_t *room;
-    uint64_t *full, *empty; /* (stages) */
-    const uint8_t *x;       /* the block's rows, of chunk 0 */
-    uint64_t x_step;        /* bytes from chunk to chunk */
-    uint32_t x_bytes;
-    uint32_t from, to, steps; /* columns of 256; steps: of the whole row */
-};
-
-template <class FORM, int ROWS, int OUT>
-static __device__ __forceinline__ void many_decode(const struct many_block &b, const struct mat &w,
-                                                   uint32_t first, uint32_t stride, uint32_t place)
-{
-    typedef struct many_shape<ROWS, OUT> shape;
-    const struct many_lane lane;
-    struct many_strip<FORM> strip[shape::STRIPS];
-    struct many_turn<shape::STAGES> turn = {
-        0, 1
-    };
-    /* strips past the last one repeat it; their results are not stored */
+        for (int r = 0; r < 2; r++) {
+            const uint32_t d = form_q8::scale(s[r], SUB);
+            const uint32_t w[2] = {(r ? v.z : v.x) ^ 0x80808080u, (r ? v.w : v.y) ^ 0x80808080u};
 #pragma unroll
-    for (int i = 0; i < shape::STRIPS; i++)
-        strip[i].start(
-            w.base + min(first + i, (w.n - 1) / TILE_ROWS) * w.stride + (uint64_t)b.from * FORM::BYTES, lane);
-    const bool fetches = threadIdx.x / 32 == 4 * shape::WORKERS;
-    if (fetches)
-        dep_wait();
-    for (uint32_t column = b.from; column < b.to; column++) {
-        FORM form[shape::STRIPS];
-#pragma unroll
-        for (int i = 0; i < shape::STRIPS; i++)
-            form[i].h = strip[i].read_head(lane);
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            if (STEPS * column + step >= b.steps)
-                break;
-            uint8_t *stage = b.room + turn.stage * shape::STAGE;
-            bar_wait(b.empty + turn.stage, turn.parity);
-            if (fetches && threadIdx.x % 32 == 0)
-                copy_bulk(stage, b.x + (STEPS * column + step) * b.x_step, b.x_bytes, b.full + turn.stage);
-#pragma unroll
-            for (int i = 0; i < shape::STRIPS; i++) {
-                uint8_t *to = stage + shape::X_BYTES + (place + stride * i) * TILE_ROWS * STEP_ROW;
-#pragma unroll
-                for (int k = 0; k < 2; k++)
-#pragma unroll
-                    for (int r = 0; r < 2; r++)
-                        *(uint4 *)(to + (lane.g + 8 * r) * STEP_ROW + ((4 * k + lane.t) ^ lane.g) * 16) =
-                            form[i].row(strip[i].q, 2 * step + k, r);
-                strip[i].refill(step, column + 1 < b.to);
+            for (int i = 0; i < 2; i++) {
+                uint32_t even, odd; /* 1024 + 128 + q of bytes 0, 2 and 1, 3 */
+                asm("prmt.b32 %0, %1, %2, 0x5250;" : "=r"(even) : "r"(w[i]), "r"(k1024));
+                asm("prmt.b32 %0, %1, %2, 0x5351;" : "=r"(odd) : "r"(w[i]), "r"(k1024));
+                a[4 * i + r] = mul2(fma2(even, 0x3c003c00u, 0xe480e480u), d);
+                a[4 * i + 2 + r] = mul2(fma2(odd, 0x3c003c00u, 0xe480e480u), d);
             }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                many_arrive(b.full + turn.stage);
-            turn.next();
         }
+    }
+};
+
+/* ---- products ---- */
+
+/* How many subs of 32 columns make a group of matrix instructions: registers are scarce where there are many rows. */
+template <int ROWS> struct many_group {
+    enum { SUBS = ROWS > 64 ? 1 : 2 };
+};
+
+/* The operands as what an instruction changes, so that none is made before or behind it. */
+#define A8(a, i)                                                                                             \
+    "+r"(a[i]), "+r"(a[i + 1]), "+r"(a[i + 2]), "+r"(a[i + 3]), "+r"(a[i + 4]), "+r"(a[i + 5]), "+r"(a[i + 6]), \
+        "+r"(a[i + 7])
+
+/* All groups but the last are done: the operands of the one before may change. */
+static __device__ __forceinline__ void many_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
+
+/* The operands are complete. */
+template <int N> static __device__ __forceinline__ void many_ready(uint32_t a[N])
+{
+    if constexpr (N == 16)
+        asm volatile("wgmma.fence.sync.aligned;" : A8(a, 0), A8(a, 8)::"memory");
+    else
+        asm volatile("wgmma.fence.sync.aligned;" : A8(a, 0)::"memory");
+}
+
+template <int ROWS>
+static __device__ __forceinline__ void many_mma(float c[ROWS / 8][4], const uint32_t a[4], uint64_t b)
+{
+    if constexpr (ROWS == 32)
+        wgmma_32(c, a, b);
+    else if constexpr (ROWS == 64)
+        wgmma_64(c, a, b, true);
+    else
+        wgmma_128(c, a, b);
+}
+
+/* Subs SUB.. of a column: they are decoded while the group before them is multiplied. */
+template <int ROWS, int SUB, class SOURCE>
+static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w,
+                                                 const struct many_x<ROWS> &x, uint32_t column, uint64_t in)
+{
+    enum { SUBS = many_group<ROWS>::SUBS };
+    uint32_t a[8 * SUBS];
+    if constexpr (SUB % 2 == 0)
+        in = x.enter(column, SUB / 2);
+    many_wait();
+    /* the group before the last was the last one of its chunk */
+    if constexpr (SUBS == 2 && SUB >= 4)
+        x.leave(column, SUB / 2 - 2);
+    else if constexpr (SUBS == 1 && SUB % 2 && SUB >= 3)
+        x.leave(column, SUB / 2 - 1);
+    if constexpr (SUB % 2 == 2 - SUBS)
+        x.refill(column * STEPS + SUB / 2);
+    w.template sub<SUB>(a);
+    if constexpr (SUBS == 2)
+        w.template sub<SUB + 1>(a + 8);
+    many_ready<8 * SUBS>(a);
 #pragma unroll
-        for (int i = 0; i < shape::STRIPS; i++)
-            strip[i].next();
+    for (int i = 0; i < 2 * SUBS; i++)
+        many_mma<ROWS>(acc, a + 4 * i, in + 4 * (SUB % 2) + 2 * i);
+    wgmma_commit();
+    if constexpr (SUB + SUBS < 8)
+        many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
+}
+
+/* acc += the block's columns. SOURCE gives the operands of a sub, and is told when a column begins and ends. There a
+ * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
+ * turn of a loop. */
+template <int ROWS, class SOURCE>
+static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w,
+                                                    const struct many_x<ROWS> &x)
+{
+    w.begin();
+    x.begin();
+    for (uint32_t column = 0; column * STEPS < x.count; column++) {
+        w.enter();
+        many_subs<ROWS, 0>(acc, w, x, column, 0);
+        w.leave();
+        wgmma_done<ROWS / 8>(acc);
+#pragma unroll
+        for (int step = STEPS - many_group<ROWS>::SUBS; step < STEPS; step++)
+            x.leave(column, step);
     }
 }
+
+/* Tiles, through the warp's ring. */
+template <class FORM> struct many_form {
+    enum { DEPTH = MANY_RING / FORM::BYTES };
+    static_assert(DEPTH <= TILES_MOST, "barriers");
+    struct many_tiles tiles;
+    uint32_t stage, parity;
+    struct tile_head head;
+    uint4 q[FORM::CHUNKS];
+
+    __device__ __forceinline__ many_form(const struct many_tiles &t) : tiles(t), stage(0), parity(0)
+    {
+    }
+    __device__ __forceinline__ const uint8_t *tile() const
+    {
+        return tiles.room + stage * FORM::BYTES;
+    }
+    __device__ __forceinline__ void begin()
+    {
+        for (uint32_t i = 0; i < DEPTH; i++)
+            tiles.fetch(i, FORM::BYTES);
+    }
+    __device__ __forceinline__ void enter()
+    {
+        bar_wait(tiles.full + stage, parity);
+        head = tile_head(tile(), FORM::BYTES, [](const uint8_t *p) { return *(const uint4 *)p; });
+    }
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
+    {
+#pragma unroll
+        for (int j = 0; j < FORM::CHUNKS; j++)
+            if (FORM::first(j) == SUB)
+                q[j] = *(const uint4 *)(tile() + 512 * j + threadIdx.x % 32 * 16);
+        FORM(head).template sub<SUB>(a, q);
+    }
+    __device__ __forceinline__ void leave()
+    {
+        __syncwarp();
+        tiles.fetch(stage, FORM::BYTES);
+        stage = stage + 1 < DEPTH ? stage + 1 : 0;
+        parity ^= stage == 0;
+    }
+};
 
 /* Eight values of F16 or BF16 in the order of the pack. */
 template <int FMT> static __device__ __forceinline__ uint4 many_plain(const uint4 &v)
@@ -256,118 +363,88 @@ template <int FMT> static __device__ __forceinline__ uint4 many_plain(const uint
                       half_bits2(low(v.z), low(v.w)), half_bits2(high(v.z), high(v.w)));
 }
 
-/* The same from rows of F16 or BF16: a lane has AHEAD steps in flight. */
-template <int FMT, int ROWS, int OUT>
-static __device__ __forceinline__ void many_copy(const struct many_block &b, const struct mat &w,
-                                                 uint32_t first, uint32_t stride, uint32_t place)
-{
-    typedef struct many_shape<ROWS, OUT> shape;
-    enum { AHEAD = 4 / shape::STRIPS };
-    const struct many_lane lane;
-    const uint32_t to = min(STEPS * b.to, b.steps), subs = (w.k + 31) / 32;
-    const uint8_t *row[shape::STRIPS][2];
-    uint4 q[shape::STRIPS][AHEAD][4];
-    struct many_turn<shape::STAGES> turn = {
-        0, 1
-    };
-    auto load = [&](int i, int a, uint32_t step) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const uint32_t at = 2 * step + j / 2;
-            q[i][a][j] = make_uint4(0, 0, 0, 0);
-            load_more(q[i][a][j], row[i][j % 2] + 64 * (uint64_t)at, step < to && at < subs);
-        }
-    };
-#pragma unroll
-    for (int i = 0; i < shape::STRIPS; i++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            row[i][r] =
-                w.base + min((first + i) * TILE_ROWS + lane.g + 8 * r, w.n - 1) * w.stride + 16 * lane.t;
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            load(i, a, STEPS * b.from + a);
+/* Rows of F16 or BF16, through the warp's ring, four subs at a time; a row is copied by a lane of its own. */
+template <int FMT> struct many_rows {
+    enum { SUBS = 4, BYTES = 64 * SUBS, PITCH = BYTES + 16, SLOT = TILE_ROWS * PITCH, DEPTH = MANY_RING / SLOT };
+    static_assert(DEPTH >= 2 && DEPTH <= TILES_MOST, "barriers");
+    const uint8_t *row; /* of the lane: where its next copy begins */
+    uint8_t *room;
+    uint64_t *full;
+    uint32_t sub_next, sub_end; /* the first sub that is still to be fetched; the row's end */
+    uint32_t at, to;            /* subs: the column's first; the end of the block's */
+    uint32_t slot, parity;
+
+    __device__ __forceinline__ many_rows(const struct mat &w, uint32_t strip, uint32_t from, uint32_t columns,
+                                         const struct many_tiles &tiles)
+        : room(tiles.room), full(tiles.full), slot(0), parity(0)
+    {
+        at = sub_next = 8 * from;
+        to = at + 8 * columns;
+        sub_end = (w.k + 31) / 32;
+        row = w.base + min(strip * TILE_ROWS + threadIdx.x % 16, w.n - 1) * w.stride + 64 * (uint64_t)at;
     }
-    const bool fetches = threadIdx.x / 32 == 4 * shape::WORKERS;
-    if (fetches)
-        dep_wait();
-    for (uint32_t from = STEPS * b.from; from < to; from += AHEAD)
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            const uint32_t step = from + a;
-            if (step >= to)
-                break;
-            uint8_t *stage = b.room + turn.stage * shape::STAGE;
-            bar_wait(b.empty + turn.stage, turn.parity);
-            if (fetches && threadIdx.x % 32 == 0)
-                copy_bulk(stage, b.x + step * b.x_step, b.x_bytes, b.full + turn.stage);
-#pragma unroll
-            for (int i = 0; i < shape::STRIPS; i++) {
-                uint8_t *put = stage + shape::X_BYTES + (place + stride * i) * TILE_ROWS * STEP_ROW;
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    *(uint4 *)(put + (lane.g + j % 2 * 8) * STEP_ROW + ((j / 2 * 4 + lane.t) ^ lane.g) * 16) =
-                        many_plain<FMT>(q[i][a][j]);
-                load(i, a, step + AHEAD);
-            }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __device__ __forceinline__ void fetch(uint32_t place)
+    {
+        if (sub_next >= min(to, sub_end))
+            return;
+        const uint32_t bytes = 64 * min((uint32_t)SUBS, sub_end - sub_next), lane = threadIdx.x % 32;
+        if (lane == 0)
+            bar_expect(full + place, TILE_ROWS * bytes);
+        __syncwarp();
+        if (lane < TILE_ROWS)
+            copy_counted(room + place * SLOT + lane * PITCH, row, bytes, full + place);
+        row += BYTES;
+        sub_next += SUBS;
+    }
+    __device__ __forceinline__ void begin()
+    {
+        for (uint32_t i = 0; i < DEPTH; i++)
+            fetch(i);
+    }
+    __device__ __forceinline__ void enter()
+    {
+    }
+    /* Past the row's end there are zeros. */
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        const bool there = at + SUB < sub_end;
+        if (SUB % SUBS == 0 && there)
+            bar_wait(full + slot, parity);
+        const uint8_t *p = room + slot * SLOT + lane / 4 * PITCH + 64 * (SUB % SUBS) + lane % 4 * 16;
+        uint4 u = *(const uint4 *)p, v = *(const uint4 *)(p + 8 * PITCH);
+        u = many_plain<FMT>(u), v = many_plain<FMT>(v);
+        a[0] = there ? u.x : 0, a[1] = there ? v.x : 0, a[2] = there ? u.y : 0, a[3] = there ? v.y : 0;
+        a[4] = there ? u.z : 0, a[5] = there ? v.z : 0, a[6] = there ? u.w : 0, a[7] = there ? v.w : 0;
+        if (SUB % SUBS == SUBS - 1) {
             __syncwarp();
-            if (threadIdx.x % 32 == 0)
-                many_arrive(b.full + turn.stage);
-            turn.next();
+            fetch(slot);
+            slot = slot + 1 < DEPTH ? slot + 1 : 0;
+            parity ^= slot == 0;
         }
-}
-
-/* ---- workers ---- */
-
-template <int LEFT> static __device__ __forceinline__ void many_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-
-template <int ROWS, int OUT>
-static __device__ __forceinline__ void many_work(const struct many_block &b, float acc[OUT / 8][4])
-{
-    typedef struct many_shape<ROWS, OUT> shape;
-    struct many_turn<shape::STAGES> turn = {
-        0, 0
-    };
-    const uint32_t count = min(STEPS * b.to, b.steps) - STEPS * b.from, group = threadIdx.x / 128;
-    uint32_t last = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint8_t *stage = b.room + turn.stage * shape::STAGE;
-        bar_wait(b.full + turn.stage, turn.parity);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < STEP / 16; k++)
-            wgmma_both<OUT / 8>(acc, wgmma_rows(stage + group * 64 * STEP_ROW + 32 * k),
-                                wgmma_rows(stage + shape::X_BYTES + 32 * k), i || k);
-        wgmma_commit();
-        many_wait<1>();
-        if (i && threadIdx.x % 32 == 0)
-            many_arrive(b.empty + last);
-        last = turn.stage;
-        turn.next();
     }
-    wgmma_done<OUT / 8>(acc);
-}
+    __device__ __forceinline__ void leave()
+    {
+        at += 8;
+    }
+};
 
 /* ---- results ---- */
 
 /* The sums of a block: in its shared memory, or, where blocks share the columns, in p.part, from all of them. */
 struct many_sums {
     const float *at;
-    uint32_t ld, parts;
-    uint64_t step; /* from part to part */
+    uint32_t ld, parts; /* ld: from row to row of x */
+    uint64_t step;      /* from part to part */
 
     /* of four outputs */
-    __device__ __forceinline__ float4 get(uint32_t row, uint32_t column) const
+    __device__ __forceinline__ float4 get(uint32_t row, uint32_t output) const
     {
-        const float *from = at + row * ld + column;
+        const float *from = at + row * ld + output;
         if (parts == 1)
             return *(const float4 *)from;
         float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 4
+#pragma unroll 8
         for (uint32_t i = 0; i < parts; i++) {
             const float4 w = __ldcg((const float4 *)(from + i * step));
             v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;
@@ -395,64 +472,68 @@ static __device__ __forceinline__ void many_load4(const float *from, uint32_t co
         v[i] = i < count ? from[i] : 0.0f;
 }
 
-/* Output `at` of the block's, of a row of the block's. first: its first output in the segment, base: its first row. */
-static __device__ __forceinline__ struct many_four many_finish(const struct gemm_args &p,
-                                                               const struct gemm_seg &seg,
-                                                               const struct many_sums &sums, uint32_t first,
-                                                               uint32_t base, uint32_t row, uint32_t at)
+/* Sums of four outputs times the row's scale, plus their bias. */
+static __device__ __forceinline__ void many_biased(const struct gemm_seg &seg, const struct many_sums &sums,
+                                                   uint32_t row, uint32_t output, uint32_t n, uint32_t count,
+                                                   float scale, float v[4])
 {
-    const uint32_t n = first + at, column = p.paired ? at / 16 * 32 + at % 16 : at;
+    const float4 y = sums.get(row, output);
+    float bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (seg.bias)
+        many_load4(seg.bias + n, count, bias);
+    v[0] = y.x * scale + bias[0], v[1] = y.y * scale + bias[1];
+    v[2] = y.z * scale + bias[2], v[3] = y.w * scale + bias[3];
+}
+
+/* Outputs `at`.. of a row of the block's; in pairs of gate and up `at` counts pairs. base: the block's first row. */
+static __device__ __forceinline__ struct many_four
+many_finish(const struct gemm_args &p, const struct many_sums &sums, uint32_t base, uint32_t row, uint32_t at)
+{
+    const uint32_t units = blockDim.x / 128, step = p.paired ? 2 : 1,
+                   unit = blockIdx.y * units + at / UNIT * step;
     struct many_four f = {{0.0f, 0.0f, 0.0f, 0.0f}, nullptr, 0};
+    if (unit >= p.strips)
+        return f;
+    const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
+    const uint32_t n = gemm_within(p, seg, unit) * UNIT + at % UNIT, in = at / UNIT * step * UNIT + at % UNIT;
     if (n >= seg.w.n)
         return f;
     const uint64_t r = base + row;
+    const float scale = p.row_scale[r];
     f.to = seg.y + r * seg.ldy + n;
     f.count = min(4u, seg.w.n - n);
-    const float scale = p.row_scale ? p.row_scale[r] : 1.0f;
-    const float4 y = sums.get(row, column);
-    float four[4] = {y.x * scale, y.y * scale, y.z * scale, y.w * scale}, more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (seg.bias)
-        many_load4(seg.bias + n, f.count, more);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        f.v[i] = four[i] + more[i];
+    many_biased(seg, sums, row, in, n, f.count, scale, f.v);
+    float more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     if (p.paired) {
-        const float4 u = sums.get(row, column + 16);
-        const float up[4] = {u.x * scale, u.y * scale, u.z * scale, u.w * scale};
+        many_biased(p.seg[1], sums, row, in + UNIT, n, f.count, scale, more);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            more[i] = 0.0f;
-        if (p.seg[1].bias)
-            many_load4(p.seg[1].bias + n, f.count, more);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            f.v[i] = act_one(p.act, f.v[i]) * (up[i] + more[i]);
+            f.v[i] = gemm_act(p, f.v[i], more[i]);
         return f;
     }
     if (p.residual)
         many_load4(p.residual + r * p.ldr + n, f.count, more);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        f.v[i] = f.v[i] * p.scale + (p.residual ? more[i] : 0.0f);
+        f.v[i] = f.v[i] * p.scale + more[i];
     return f;
 }
 
 enum { MANY_AHEAD = 4 };
 
 /* Rows [from, to) of the block's, MANY_AHEAD x 4 outputs a thread at a time: all are read before any is written. */
-static __device__ __forceinline__ void many_store(const struct gemm_args &p, const struct gemm_seg &seg,
-                                                  const struct many_sums &sums, uint32_t first,
-                                                  uint32_t outputs, uint32_t base, uint32_t from, uint32_t to)
+static __device__ __forceinline__ void many_store(const struct gemm_args &p, const struct many_sums &sums,
+                                                  uint32_t base, uint32_t from, uint32_t to)
 {
-    const uint32_t count = (to - from) * outputs / 4;
-    for (uint32_t i = threadIdx.x; i < count; i += MANY_AHEAD * MANY_THREADS) {
+    const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * UNIT, count = (to - from) * outputs / 4;
+    for (uint32_t i = threadIdx.x; i < count; i += MANY_AHEAD * blockDim.x) {
         struct many_four f[MANY_AHEAD];
 #pragma unroll
         for (int j = 0; j < MANY_AHEAD; j++) {
-            const uint32_t at = 4 * (i + j * MANY_THREADS);
+            const uint32_t at = 4 * (i + j * blockDim.x);
             f[j].to = nullptr;
             if (at < 4 * count)
-                f[j] = many_finish(p, seg, sums, first, base, from + at / outputs, at % outputs);
+                f[j] = many_finish(p, sums, base, from + at / outputs, at % outputs);
         }
 #pragma unroll
         for (int j = 0; j < MANY_AHEAD; j++) {
@@ -469,101 +550,114 @@ static __device__ __forceinline__ void many_store(const struct gemm_args &p, con
     }
 }
 
-/* The workers' sums to shared memory, where the stages were. */
-template <int ROWS, int OUT>
-static __device__ __forceinline__ void many_leave(const float acc[OUT / 8][4], float *sums)
+/* A warpgroup's sums to shared memory, (rows)[outputs], where the rings were; 4 more floats a row keep the banks apart. */
+template <int ROWS>
+static __device__ __forceinline__ void many_leave(const float acc[ROWS / 8][4], float *sums, uint32_t ld)
 {
-    const uint32_t lane = threadIdx.x % 32,
-                   row = threadIdx.x / 128 * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int j = 0; j < OUT / 8; j++)
+    for (int j = 0; j < ROWS / 8; j++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            *(float2 *)(sums + (row + 8 * i) * many_shape<ROWS, OUT>::SUMS + 8 * j + lane % 4 * 2) =
-                make_float2(acc[j][2 * i], acc[j][2 * i + 1]);
+        for (int i = 0; i < 4; i++)
+            sums[(8 * j + 2 * t + i % 2) * ld + threadIdx.x / 32 * 16 + g + i / 2 * 8] = acc[j][i];
 }
 
-/* grid: (ROWS rows, OUT outputs, p.split). */
-template <int ROWS, int OUT> static __device__ __forceinline__ void many_body(const struct gemm_args &p)
+/* A warp's sums of the block's columns, from column `from` on. */
+template <int ROWS>
+static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float acc[ROWS / 8][4],
+                                                const struct many_x<ROWS> &x, uint32_t from, uint8_t *rings,
+                                                uint64_t *full)
 {
-    typedef struct many_shape<ROWS, OUT> shape;
-    extern __shared__ __align__(1024) uint8_t room[];
-    __shared__ uint64_t full[shape::STAGES], empty[shape::STAGES];
-    const uint32_t warp = threadIdx.x / 32, columns = (p.k + TILE_COLS - 1) / TILE_COLS,
-                   base = blockIdx.x * ROWS, rows = min(p.m - base, (uint32_t)ROWS);
-    dep_launch();
-    if (threadIdx.x < shape::STAGES) {
-        bar_init(full + threadIdx.x, shape::DECODERS + 1);
-        bar_init(empty + threadIdx.x, 4 * shape::WORKERS);
+    const uint32_t warp = threadIdx.x / 32, units = blockDim.x / 128,
+                   unit = min(blockIdx.y * units + warp / 4, p.strips - 1);
+    const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
+    const struct mat &w = seg.w;
+    /* strips past the last one repeat it; their results are not stored */
+    const uint32_t strip = min(gemm_within(p, seg, unit) * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
+    const struct many_tiles tiles = {w.base + strip * w.stride + (uint64_t)from * layout_tile_bytes(w.fmt),
+                                     rings + warp * MANY_RING, full + warp * TILES_MOST, x.count / STEPS};
+    if (w.fmt == FMT_Q4_K_TILE) {
+        struct many_form<many_q4k> form(tiles);
+        many_columns<ROWS>(acc, form, x);
+    } else if (w.fmt == FMT_Q6_K_TILE) {
+        struct many_form<many_q6k> form(tiles);
+        many_columns<ROWS>(acc, form, x);
+    } else if (w.fmt == FMT_Q8_0) {
+        struct many_form<many_q8> form(tiles);
+        many_columns<ROWS>(acc, form, x);
+    } else if (w.fmt == FMT_F16) {
+        struct many_rows<FMT_F16> rows(w, strip, from, x.count / STEPS, tiles);
+        many_columns<ROWS>(acc, rows, x);
+    } else {
+        struct many_rows<FMT_BF16> rows(w, strip, from, x.count / STEPS, tiles);
+        many_columns<ROWS>(acc, rows, x);
     }
+}
+
+/* What the blocks that share columns have summed: each adds up some of the rows. */
+template <int ROWS>
+static __device__ __forceinline__ void many_join(const struct gemm_args &p, struct many_sums from,
+                                                 uint32_t base, uint32_t rows, uint32_t outputs)
+{
+    const uint32_t tile = blockIdx.y * gridDim.x + blockIdx.x;
+    float *part = p.part + (uint64_t)tile * ROWS * outputs;
+    from.step = (uint64_t)gridDim.x * gridDim.y * ROWS * outputs;
+    for (uint32_t i = 4 * threadIdx.x; i < rows * outputs; i += 4 * blockDim.x)
+        __stcg((float4 *)(part + blockIdx.z * from.step + i),
+               *(const float4 *)(from.at + i / outputs * from.ld + i % outputs));
+    gemm_join(p.count + tile, p.split);
+    from.at = part, from.ld = outputs, from.parts = p.split;
+    many_store(p, from, base, rows * blockIdx.z / p.split, rows * (blockIdx.z + 1) / p.split);
+}
+
+/* grid: (ROWS rows, units of 64 outputs by as many warpgroups, p.split). Shared memory: the stages of x, then the warps'
+ * rings. */
+template <int ROWS> static __device__ __forceinline__ void many_body(const struct gemm_args &p)
+{
+    extern __shared__ __align__(1024) uint8_t room[];
+    __shared__ uint64_t x_full[MANY_STAGES], x_empty[MANY_STAGES], full[MANY_WARPS * TILES_MOST];
+    const uint32_t base = blockIdx.x * ROWS, rows = min(p.m - base, (uint32_t)ROWS),
+                   warps = blockDim.x / 32, outputs = warps / 4 * UNIT, columns = (p.k + 255) / 256,
+                   first = columns * blockIdx.z / p.split, last = columns * (blockIdx.z + 1) / p.split;
+    dep_launch();
+    if (threadIdx.x < MANY_STAGES) {
+        bar_init(x_full + threadIdx.x, 1);
+        bar_init(x_empty + threadIdx.x, warps);
+    }
+    if (threadIdx.x < MANY_WARPS * TILES_MOST)
+        bar_init(full + threadIdx.x, 1);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     __syncthreads();
-    const uint32_t outputs = p.paired ? OUT / 2 : OUT, which = p.paired ? 0 : gemm_segment(p, blockIdx.y);
-    const struct gemm_seg &seg = p.seg[which];
-    const uint32_t first = (blockIdx.y - seg.first) * outputs;
-    const struct many_block b = {room,
-                                 full,
-                                 empty,
-                                 p.x + base * STEP_ROW,
-                                 (uint64_t)p.groups * 8 * STEP_ROW,
-                                 (rows + 7) / 8 * 8 * STEP_ROW,
-                                 columns * blockIdx.z / p.split,
-                                 columns * (blockIdx.z + 1) / p.split,
-                                 (p.k + STEP - 1) / STEP};
+    const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
+    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + STEPS * first * step,
+                                   step,
+                                   (rows + 7) / 8 * 8 * STEP_ROW,
+                                   STEPS * (last - first),
+                                   p.stages,
+                                   room,
+                                   x_full,
+                                   x_empty};
     float *sums = (float *)room;
-    if (warp >= 4 * shape::WORKERS) {
-        /* where there are gate and up, half of the decoders have one, half the other */
-        const uint32_t decoder = warp - 4 * shape::WORKERS, half = shape::DECODERS / 2,
-                       up = p.paired ? decoder / half : 0,
-                       mine = (p.paired ? decoder % half : decoder) * shape::STRIPS,
-                       stride = p.paired ? 2 : 1;
-        const struct mat &w = p.seg[which + up].w;
-        const uint32_t from = first / TILE_ROWS + mine, place = mine * stride + up;
-        if (w.fmt == FMT_Q4_K_TILE)
-            many_decode<many_q4k, ROWS, OUT>(b, w, from, stride, place);
-        else if (w.fmt == FMT_Q6_K_TILE)
-            many_decode<many_q6k, ROWS, OUT>(b, w, from, stride, place);
-        else if (w.fmt == FMT_F16)
-            many_copy<FMT_F16, ROWS, OUT>(b, w, from, stride, place);
-        else if (w.fmt == FMT_BF16)
-            many_copy<FMT_BF16, ROWS, OUT>(b, w, from, stride, place);
-        else
-            many_decode<many_q8, ROWS, OUT>(b, w, from, stride, place);
-        __syncthreads();
-    } else {
-        float acc[OUT / 8][4];
-        many_work<ROWS, OUT>(b, acc);
-        __syncthreads(); /* all have used the last stage */
-        many_leave<ROWS, OUT>(acc, sums);
-    }
+    const struct many_sums from = {sums, outputs + 4, 1, 0};
+    float acc[ROWS / 8][4] = {};
+    many_sum<ROWS>(p, acc, x, first, room + (many_x<ROWS>::BYTES << p.stages), full);
+    __syncthreads(); /* all have used the rings */
+    many_leave<ROWS>(acc, sums, from.ld);
     __syncthreads();
-    dep_wait();
-    struct many_sums from = {sums, shape::SUMS, 1, 0};
-    if (p.split == 1) {
-        many_store(p, seg, from, first, outputs, base, 0, rows);
-        return;
-    }
-    const uint32_t tile = blockIdx.y * gridDim.x + blockIdx.x;
-    from.step = (uint64_t)gridDim.x * gridDim.y * ROWS * OUT;
-    float *part = p.part + (uint64_t)tile * ROWS * OUT;
-    for (uint32_t i = 4 * threadIdx.x; i < rows * OUT; i += 4 * MANY_THREADS)
-        __stcg((float4 *)(part + blockIdx.z * from.step + i),
-               *(const float4 *)(sums + i / OUT * shape::SUMS + i % OUT));
-    gemm_join(p.count + tile, p.split);
-    from.at = part, from.ld = OUT, from.parts = p.split;
-    many_store(p, seg, from, first, outputs, base, rows * blockIdx.z / p.split,
-               rows * (blockIdx.z + 1) / p.split);
+    if (p.split == 1)
+        many_store(p, from, base, 0, rows);
+    else
+        many_join<ROWS>(p, from, base, rows, outputs);
 }
 
-#define MANY_KERNEL(rows, outputs)                                                                           \
-    extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)                                            \
-        gemm_many_##rows##_##outputs(const __grid_constant__ struct gemm_args p)                             \
+#define MANY_KERNEL(rows)                                                                                    \
+    extern "C" __global__ void __launch_bounds__(MANY_WARPS * 32, 1)                                         \
+        gemm_many_##rows(const __grid_constant__ struct gemm_args p)                                         \
     {                                                                                                        \
-        many_body<rows, outputs>(p);                                                                         \
+        many_body<rows>(p);                                                                                  \
     }
-MANY_KERNEL(64, 128)
-MANY_KERNEL(64, 256)
-MANY_KERNEL(128, 128)
-MANY_KERNEL(128, 256)
+MANY_KERNEL(32)
+MANY_KERNEL(64)
+MANY_KERNEL(128)
 
 #endif

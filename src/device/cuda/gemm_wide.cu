@@ -1,9 +1,9 @@
-/* Products of 33 to 64 rows with tiles, by Hopper's own matrix instruction: a warpgroup takes 64 outputs (a strip of 16 a
- * warp, which decodes it into the A operand, in registers) and all streams, whose packed x is the B operand, in shared
- * memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of columns of x.
+/* Products of 33 to 64 rows of experts with tiles, by Hopper's own matrix instruction: a warpgroup takes 64 outputs (a strip
+ * of 16 a warp, which decodes it into the A operand, in registers) and all streams, whose packed x is the B operand, in
+ * shared memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of columns of x.
  *
  * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
- * the streams. All blocks of the launch must be on the card at once then; gpu_gemm_wide ensures that.
+ * the streams. All blocks of the launch must be on the card at once then.
  *
  * x is packed in the order PACK_CORES. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"

@@ -26,10 +26,9 @@ static const struct kernel_row rows[] = {
     {K_GEMM_ONE, MODULE_GEMM_ONE, SHARED_MORE, "gemm_one"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
-    {K_GEMM_MANY + 0, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64_128"},
-    {K_GEMM_MANY + 1, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64_256"},
-    {K_GEMM_MANY + 2, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128_128"},
-    {K_GEMM_MANY + 3, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128_256"},
+    {K_GEMM_MANY + 0, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_32"},
+    {K_GEMM_MANY + 1, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64"},
+    {K_GEMM_MANY + 2, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, SHARED_USUAL, "dequant_tile"},
@@ -398,13 +397,18 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
         return -1;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return 0;
-    struct cu_launch_attribute early = {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.flag = 1}};
+    struct cu_launch_attribute how[2] = {
+        {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.flag = 1}},
+        {.id = CU_LAUNCH_SHARED_PERCENT, .value = {.flag = g->shared_percent}}};
     struct cu_launch c = {.grid = {grid.x, grid.y, grid.z},
                           .block = {grid.threads, 1, 1},
                           .shared = grid.shared,
                           .stream = g->stream,
-                          .attributes = &early,
-                          .attribute_count = g->plain_launch ? 0 : 1};
+                          .attributes = how,
+                          .attribute_count = g->plain_launch ? 0
+                                             : g->shared_percent && g->profile.driver >= CU_DRIVER_PERCENT
+                                                 ? 2
+                                                 : 1};
     void *params[1];
     memcpy(params, &args, sizeof args);
     g->launches++;

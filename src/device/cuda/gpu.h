@@ -35,9 +35,9 @@ enum gpu_kernel {
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
     K_GEMM_ONE,                 /* small weights of any form, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
-    K_GEMM_WIDE,                /* tiles, up to 64 rows, by wgmma */
-    K_GEMM_MANY, /* tiles, more: + 0..3: blocks of 64 x 128 (rows x outputs), 64 x 256, 128 x 128, 128 x 256 */
-    K_REPACK = K_GEMM_MANY + 4,
+    K_GEMM_WIDE,                /* tiles, up to 64 rows of an expert, by wgmma */
+    K_GEMM_MANY,                /* many rows, by wgmma: + 0..2: 32, 64, 128 a block */
+    K_REPACK = K_GEMM_MANY + MANY_KERNELS,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_GEMM_FLOAT,
@@ -105,11 +105,12 @@ struct gpu {
     void *module[MODULE_COUNT];
     void *kernel[K_COUNT];
     struct gpu_profile profile;
-    bool plain_launch;         /* no programmatic dependent launch (below sm_90) */
-    int lost;                  /* the driver's error code once the card is lost */
-    uint64_t taken;            /* bytes of device memory that are ours */
-    uint64_t limit;            /* at most; 0 = what is free */
-    uint64_t launches;         /* so far */
+    bool plain_launch;  /* no programmatic dependent launch (below sm_90) */
+    int lost;           /* the driver's error code once the card is lost */
+    uint64_t taken;     /* bytes of device memory that are ours */
+    uint64_t limit;     /* at most; 0 = what is free */
+    uint64_t launches;  /* so far */
+    int shared_percent; /* of an SM's memory that launches want as shared memory; 0: as each kernel has it */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
     cu_ptr split_k;            /* of split-K: counters of blocks, then room for partial sums */
 };

@@ -53,13 +53,10 @@ enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
 {
-    bool wide = true, many = true;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t fmt = mat_of(b, p[i].weight)->fmt;
-        wide = wide && gpu_is_wide(b->l->card, fmt, b->m);
-        many = many && gpu_is_many(b->l->card, fmt, b->m);
-    }
-    return many ? PACK_ROWS : wide ? PACK_CORES : PACK_LANES;
+    bool many = true;
+    for (uint32_t i = 0; i < n; i++)
+        many = many && gpu_is_many(b->l->card, mat_of(b, p[i].weight)->fmt, b->m);
+    return many ? PACK_ROWS : PACK_LANES;
 }
 
 /* ---- the input ---- */
@@ -84,7 +81,7 @@ static struct pack_out out_of(const struct lowering *b, enum path path, enum pac
         o.half_scale = at->half_scale;
         o.groups = (b->m + 7) / 8;
         o.order = order;
-        o.kp = (k + 63) / 64 * 64;
+        o.kp = (k + 255) / 256 * 256;
     } else if (path == PATH_PACK) {
         o.pack = at->pack;
         o.groups = gpu_gemm_groups(b->m);
@@ -168,7 +165,7 @@ static void quantise(struct lowering *b, const float *x, uint32_t k, struct span
 static void put_act(struct lowering *b, const struct act_args *a, struct span from, struct span to,
                     const char *why)
 {
-    const struct gpu_grid rows = gpu_grid(0, 1, 1, 512, 0),
+    const struct gpu_grid rows = gpu_grid(0, 1, 1, ACT_THREADS, 0),
                           columns = gpu_grid(gpu_blocks(a->k, 1024), 0, 1, 128, 0);
     const bool pack = a->out.pack != NULL;
     struct launch *l = lowering_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows, why);

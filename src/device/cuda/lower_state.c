@@ -5,7 +5,7 @@
 static void put_act_of(struct lowering *b, enum act_kind act, const struct product *p)
 {
     const uint32_t n = mat_of(b, p->weight)->n;
-    struct launch *l = lowering_add(b, K_ACT_ROWS, ARGS_ACT, gpu_grid(0, 1, 1, 512, 0), "activation");
+    struct launch *l = lowering_add(b, K_ACT_ROWS, ARGS_ACT, gpu_grid(0, 1, 1, ACT_THREADS, 0), "activation");
     lowering_grid_rows(l, GRID_X, 1);
     l->a.act =
         (struct act_args){.up = p->y, .ld = p->ldy, .k = n, .act = act, .out = {.rows = p->y, .ldr = p->ldy}};

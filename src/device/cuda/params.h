@@ -11,8 +11,8 @@
  *   inverse is `scale`.
  *
  * For many rows (gemm_many) the pack has another shape, PACK_ROWS: [chunk of 64 columns][row] 128 bytes, whose 16 bytes c
- * of row r lie in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes); in them eight values in the order
- * above, {0,2} {1,3} {4,6} {5,7}. There are neither sums nor scales of columns, but a scale of the whole row. */
+ * of row r lie in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes): of each sub [w][t]. Columns are padded
+ * with zeros to a multiple of 256. There are neither sums nor scales of columns, but a scale of the whole row. */
 #pragma once
 
 #include "device/cuda/layout.h"
@@ -34,8 +34,11 @@ enum {
     ONE_SHORT = 1024,
     ONE_SHORT_MOST = 20 << 20
 };
-/* gemm_many: threads of a block, bytes of its ring at most, its rows and outputs at most. */
-enum { MANY_THREADS = 384, MANY_SHARED = 200 << 10, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
+/* gemm_many: warps of a block and bytes of a warp's ring of tiles, chunks of x in shared memory, rows and outputs of a
+ * block, all at most. */
+enum { MANY_WARPS = 16, MANY_RING = 2 * TILE_Q8_0, MANY_STAGES = 8, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
+/* A warpgroup's outputs; kernels, by rows. */
+enum { MANY_UNIT = 64, MANY_KERNELS = 3 };
 
 /* Rows of one expert that are multiplied together. */
 struct moe_tile {
@@ -58,6 +61,8 @@ struct norm_args {
     uint32_t w_len; /* of w: a slice, or the row */
     float eps;
 };
+
+enum { ACT_THREADS = 1024 }; /* of a block of act_rows */
 
 /* Where rows go in front of a product; NULL: not there. */
 struct pack_out {
@@ -125,23 +130,23 @@ enum { GEMM_CONV_COLS = 4 };
 /* y = scale * (W x + bias) + residual, for up to three weights that share x. */
 struct gemm_args {
     struct gemm_seg seg[GEMM_SEGS];
-    uint32_t segs, strips; /* strips of 16 outputs in all (gemm_wide: units of 64) */
+    uint32_t segs, strips; /* strips of 16 outputs in all (gemm_wide, gemm_many: units of 64) */
     uint32_t m, k;
-    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4, 8 or 16 (gemm_wide: blocks) */
+    uint32_t split;  /* warps that share a strip's columns: 1, 2, 4, 8 or 16 (gemm_many: blocks) */
     uint32_t groups; /* of eight streams, side by side in x */
     float scale;
-    uint32_t paired, act; /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
-    float alpha, limit;   /* ACT_SWIGLU_OAI */
-    uint32_t pad;
+    uint32_t paired, act;  /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
+    float alpha, limit;    /* ACT_SWIGLU_OAI */
+    uint32_t stages;       /* of gemm_many: log2 of the chunks of x in shared memory, 2 or 3 */
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
     struct gemm_conv conv;       /* the same */
-    float *part; /* of gemm_wide and gemm_many: what blocks that share columns leave, (split, m, outputs) */
-    uint32_t *count;        /* and how many have; 0 before and after */
-    const float *row_scale; /* (m), of gemm_many: the products of a row are multiplied with it */
+    float *part;                 /* of gemm_many: what blocks that share columns leave, (split, m, outputs) */
+    uint32_t *count;             /* and how many have; 0 before and after */
+    const float *row_scale;      /* (m), of gemm_many: the products of a row are multiplied with it */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */

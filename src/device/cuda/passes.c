@@ -429,12 +429,8 @@ static const char *reason(const struct launch *l, const struct gpu_gemm *how)
 {
     if (l->a.gemm.tile)
         return how->kernel == K_GEMM_WIDE ? "by wgmma" : "a warp has a strip of 16 outputs";
-    if (how->kernel == K_GEMM_WIDE)
-        return how->split > 1 ? "more than 32 rows of tiles: wgmma, blocks share columns"
-                              : "more than 32 rows of tiles: wgmma";
-    if (how->kernel >= K_GEMM_MANY && how->kernel < K_GEMM_MANY + 4)
-        return how->split > 1 ? "many rows of tiles: wgmma, decoded once a block, blocks share columns"
-                              : "many rows of tiles: wgmma, decoded once a block";
+    if (how->kernel >= K_GEMM_MANY && how->kernel < K_GEMM_MANY + MANY_KERNELS)
+        return how->split > 1 ? "many rows: wgmma, blocks share columns" : "many rows: wgmma";
     if (how->kernel == K_GEMM_STAGED)
         return "columns of x staged in shared memory";
     if (how->kernel == K_GEMM_ONE)
@@ -458,9 +454,8 @@ static struct gpu_gemm choose_experts(const struct lower *l, struct launch *p)
 static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
 {
     const struct gemm_args *g = &p->a.gemm;
-    struct gpu_many many = {.m = p->m, .k = g->k, .segs = g->segs, .paired = g->paired};
-    for (uint32_t s = 0; s < g->segs; s++)
-        many.n[s] = g->seg[s].w.n;
+    const struct gpu_many many = {
+        .m = p->m, .k = g->k, .units = strips_of(g, MANY_UNIT), .paired = g->paired};
     const struct gpu_gemm how = gpu_gemm_many(l->card, &many);
     p->grid_rows = GRID_X;
     p->each = (uint8_t)how.rows;
@@ -477,13 +472,13 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
             continue;
         const bool one = g->in.x && is_small(g);
         struct gpu_gemm how =
-            one                     ? gpu_gemm_one(l->card, g->paired ? g->seg[0].w.n : strips_of(g, 1), g->k)
-            : g->tile               ? choose_experts(l, p)
-            : p->order == PACK_ROWS ? choose_many(l, p)
-            : p->order == PACK_CORES
-                ? gpu_gemm_wide(l->card, strips_of(g, 64), g->k, g->paired)
+            one       ? gpu_gemm_one(l->card, g->paired ? g->seg[0].w.n : strips_of(g, 1), g->k)
+            : g->tile ? choose_experts(l, p)
+            : p->order == PACK_ROWS
+                ? choose_many(l, p)
                 : gpu_gemm_choose(l->card, form_of(p), p->m, strips_of(g, TILE_ROWS), g->k, g->paired);
         g->split = how.split;
+        g->stages = how.stages;
         g->strips = 0;
         for (uint32_t s = 0; s < g->segs; s++) {
             g->seg[s].first = g->strips;

@@ -26,6 +26,8 @@ static int run_one(struct replay *r, struct launch *l, const struct launch_step 
 int replay_list(struct replay *r, struct launch_list *list, const struct launch_step *s, uint32_t from,
                 struct err *e)
 {
+    /* the products of many rows need all of it, and an SM divides its memory again only when it is idle */
+    r->g->shared_percent = s->meta.rows > 16 && r->g->profile.wide ? 100 : 0;
     for (uint32_t i = 0; i < list->count; i++) {
         struct launch *l = &list->all[i];
         launch_bind(l, s, &r->limits);

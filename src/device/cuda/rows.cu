@@ -151,8 +151,34 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
     pack_warp(p.out, columns, row, c, v);
 }
 
+enum { ACT_AHEAD = 2 };
+
+/* A row as fp16, times s; its largest value. A thread has ACT_AHEAD times eight values on their way at once. */
+static __device__ __forceinline__ float act_half(const struct act_args &p, uint32_t row, float rs, bool aligned,
+                                                 float s)
+{
+    float max = 0.0f;
+    for (uint32_t from = 8 * threadIdx.x; from < p.out.kp; from += 8 * ACT_THREADS * ACT_AHEAD) {
+        float v[ACT_AHEAD][8];
+#pragma unroll
+        for (int i = 0; i < ACT_AHEAD; i++)
+            act8(p, row, rs, from + 8 * ACT_THREADS * i, aligned, v[i]);
+#pragma unroll
+        for (int i = 0; i < ACT_AHEAD; i++) {
+            const uint32_t at = from + 8 * ACT_THREADS * i;
+            if (at < p.out.kp)
+                half_row(p.out, row, at / 8, v[i], s);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                max = fmaxf(max, fabsf(v[i][j]));
+        }
+    }
+    return max;
+}
+
 /* fp16 or float rows: a block a row. The row's scale for fp16 needs its maximum first. */
-extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant__ struct act_args p)
+extern "C" __global__ void __launch_bounds__(ACT_THREADS)
+    act_rows(const __grid_constant__ struct act_args p)
 {
     __shared__ float room[32];
     dep_launch();
@@ -160,26 +186,16 @@ extern "C" __global__ void __launch_bounds__(512) act_rows(const __grid_constant
     const uint32_t row = blockIdx.x;
     const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
     const bool aligned = act_aligned(p);
-    float v[8], max = 0.0f, s = 1.0f;
-    for (uint32_t at = 8 * threadIdx.x; p.out.half && at < p.out.kp; at += 8 * 512) {
-        act8(p, row, rs, at, aligned, v);
-        half_row(p.out, row, at / 8, v, 1.0f);
-#pragma unroll
-        for (int j = 0; j < 8; j++)
-            max = fmaxf(max, fabsf(v[j]));
+    if (p.out.half) {
+        const float max = block_max(act_half(p, row, rs, aligned, 1.0f), room);
+        const float s = max > 32768.0f ? pack_scale(max) : 1.0f;
+        if (s != 1.0f) /* rare: once more, scaled (every thread overwrites what it wrote) */
+            act_half(p, row, rs, aligned, s);
+        if (threadIdx.x == 0)
+            p.out.half_scale[row] = 1.0f / s;
     }
-    if (p.out.half)
-        max = block_max(max, room);
-    if (max > 32768.0f) { /* rare: once more, scaled (every thread overwrites what it wrote) */
-        s = pack_scale(max);
-        for (uint32_t at = 8 * threadIdx.x; at < p.out.kp; at += 8 * 512) {
-            act8(p, row, rs, at, aligned, v);
-            half_row(p.out, row, at / 8, v, s);
-        }
-    }
-    if (p.out.half && threadIdx.x == 0)
-        p.out.half_scale[row] = 1.0f / s;
-    for (uint32_t at = 8 * threadIdx.x; p.out.rows && at < p.k; at += 8 * 512) {
+    for (uint32_t at = 8 * threadIdx.x; p.out.rows && at < p.k; at += 8 * ACT_THREADS) {
+        float v[8];
         act8(p, row, rs, at, aligned, v);
         for (uint32_t j = 0; j < 8 && at + j < p.k; j++)
             p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[j];

@@ -57,63 +57,22 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint3
     return r;
 }
 
-bool gpu_is_wide(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
+/* 64 rows of an expert by wgmma: `groups` warpgroups a block, two columns of x and the rings of its warps. */
+static struct gpu_gemm gemm_wide(uint32_t units, uint32_t groups)
 {
-    return g->wide && layout_is_tile(fmt) && m > 32;
-}
-
-/* Shared memory of a block of gemm_wide: two columns of x, and the rings of its warps. */
-static uint32_t wide_shared(uint32_t groups)
-{
-    return 2 * 8 * PACK_BYTES + groups * 4 * WIDE_RING;
-}
-
-struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split)
-{
-    return (struct gpu_gemm){
-        .kernel = K_GEMM_WIDE,
-        .groups = 8,
-        .split = split,
-        .outputs = 64,
-        .grid = gpu_grid(gpu_blocks(units, groups), split, 1, groups * 128, wide_shared(groups))};
-}
-
-/* What a choice costs, in hundredths of a microsecond (measured on an H200, see doc/speed-gpu.md): a column takes a
- * warpgroup `alone` where it has the SM for itself, four together `full`; starting and storing take 3 us, adding up parts
- * 3 more. */
-static uint32_t wide_cost(const struct gpu_profile *g, uint32_t units, uint32_t columns, uint32_t groups,
-                          uint32_t split)
-{
-    enum { ALONE = 170, FULL = 290 };
-    const uint32_t sms = (uint32_t)g->sms, blocks = gpu_blocks(units, groups) * split;
-    const uint32_t room = (227u << 10) / (wide_shared(groups) + 2048),
-                   most = room < 4 / groups ? room : 4 / groups;
-    if (!most || (split > 1 && blocks > sms * most))
-        return UINT32_MAX;
-    const uint32_t each = gpu_blocks(blocks, sms) < most ? gpu_blocks(blocks, sms) : most,
-                   step = ALONE + (FULL - ALONE) * (each * groups - 1) / 3;
-    return gpu_blocks(blocks, (uint64_t)sms * each) * (gpu_blocks(columns, split) * step + 300) +
-           (split > 1 ? 300 : 0);
-}
-
-struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint32_t k, bool paired)
-{
-    const uint32_t columns = (k + 255) / 256;
-    uint32_t best = UINT32_MAX, groups = 4, split = 1;
-    for (uint32_t n = 4; n > (paired ? 1 : 0); n /= 2)
-        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
-            const uint32_t cost = wide_cost(g, units, columns, n, s);
-            if (cost < best)
-                best = cost, groups = n, split = s;
-        }
-    return gpu_gemm_wide_as(units, groups, split);
+    return (struct gpu_gemm){.kernel = K_GEMM_WIDE,
+                             .groups = 8,
+                             .split = 1,
+                             .outputs = 64,
+                             .grid = gpu_grid(gpu_blocks(units, groups), 1, 1, groups * 128,
+                                              2 * 8 * PACK_BYTES + groups * 4 * WIDE_RING)};
 }
 
 struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
                                  uint32_t outputs, uint32_t k, bool paired, bool cores)
 {
     if (cores) {
-        struct gpu_gemm wide = gpu_gemm_wide_as(outputs / 64, 4, 1);
+        struct gpu_gemm wide = gemm_wide(outputs / 64, 4);
         wide.grid.y = tiles;
         return wide;
     }
@@ -183,52 +142,59 @@ bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
 {
     const bool has =
         fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 || fmt == FMT_BF16;
-    return g->wide && has && m > GEMM_ROWS_MOST;
+    return g->wide && has && m > (fmt == FMT_Q4_K_TILE ? 32 : 16); /* up to 32 rows of Q4_K mma is faster */
 }
 
-/* Blocks side by side: a block has outputs of one weight, or of gate and up half each. */
-static uint32_t many_tiles(const struct gpu_many *p, uint32_t outputs)
+/* Blocks that an SM holds: by their shared memory, and by their registers four warpgroups in all. */
+static uint32_t many_held(const struct gpu_profile *g, uint32_t shared, uint32_t groups)
 {
-    uint32_t tiles = 0;
-    for (uint32_t s = 0; s < (p->paired ? 1 : p->segs); s++)
-        tiles += gpu_blocks(p->n[s], p->paired ? outputs / 2 : outputs);
-    return tiles;
+    const uint32_t room = (uint32_t)g->shared_block / (shared + 2048), most = MANY_WARPS / 4 / groups;
+    return room < most ? room : most;
 }
 
-struct gpu_gemm gpu_gemm_many_as(const struct gpu_many *p, uint32_t rows, uint32_t outputs, uint32_t split)
+bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
+                      uint32_t split, struct gpu_gemm *how)
 {
-    const uint32_t stage = (rows + outputs) * 128;
-    return (struct gpu_gemm){.kernel = K_GEMM_MANY + 2 * (rows > 64) + (outputs > 128),
+    const uint32_t blocks = gpu_blocks(p->units, groups), wide = gpu_blocks(p->m, rows),
+                   rings = groups * 4 * MANY_RING, stage = rows * 128, few = MANY_STAGES / 2;
+    const uint64_t all = (uint64_t)blocks * wide * split, sms = (uint64_t)g->sms;
+    uint32_t stages = MANY_STAGES, held = many_held(g, rings + stages * stage, groups);
+    if (all > held * sms && many_held(g, rings + few * stage, groups) > held) {
+        stages = few;
+        held = many_held(g, rings + few * stage, groups);
+    }
+    *how = (struct gpu_gemm){.kernel = K_GEMM_MANY + (rows > 64 ? 2 : rows > 32),
                              .split = split,
                              .rows = rows,
-                             .outputs = outputs,
-                             .grid = gpu_grid(gpu_blocks(p->m, rows), many_tiles(p, outputs), split,
-                                              MANY_THREADS, MANY_SHARED / stage * stage)};
+                             .stages = stages == MANY_STAGES ? 3 : 2,
+                             .outputs = MANY_UNIT,
+                             .grid = gpu_grid(wide, blocks, split, groups * 128, rings + stages * stage)};
+    return held && (split == 1 || all <= held * sms);
 }
 
-/* What a choice costs, in hundredths of a microsecond on an H200: starting and storing, and 64 columns at a time. Blocks
- * that share columns write their sums, meet, and read them. */
+/* What a choice costs, in hundredths of a microsecond on an H200: 64 columns take a warpgroup `alone` where it has the SM
+ * for itself, four together `full`; starting and storing take 3 us, and where blocks share columns adding up 3 more. */
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how)
 {
-    static const uint32_t step[4] = {50, 82, 71, 119}, once[4] = {300, 350, 350, 450},
-                          parts[4] = {290, 460, 380, 600};
-    const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms,
+    static const uint32_t alone[MANY_KERNELS] = {38, 40, 48}, full[MANY_KERNELS] = {58, 68, 98};
+    const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
+                   held = many_held(g, how->grid.shared, groups),
                    steps = gpu_blocks(gpu_blocks(p->k, TILE_COLS), how->split) * 4;
-    const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split;
-    if (how->split > 1 && blocks > sms)
-        return UINT64_MAX;
-    return gpu_blocks(blocks, sms) * ((uint64_t)steps * step[kind] + once[kind]) +
-           (how->split > 1 ? parts[kind] : 0);
+    const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split,
+                   each = gpu_blocks(blocks, sms) < held ? gpu_blocks(blocks, sms) : held,
+                   step = alone[kind] + (full[kind] - alone[kind]) * (each * groups - 1) / 3;
+    return gpu_blocks(blocks, sms * each) * (steps * step + 300) + (how->split > 1 ? 300 : 0);
 }
 
 struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p)
 {
-    const uint32_t columns = gpu_blocks(p->k, TILE_COLS);
-    struct gpu_gemm best = {0};
+    const uint32_t columns = gpu_blocks(p->k, TILE_COLS), rows = p->m <= 32 ? 32 : p->m <= 64 ? 64 : 128;
+    struct gpu_gemm best = {0}, how;
     uint64_t least = UINT64_MAX;
-    for (uint32_t kind = 0; kind < 4; kind++)
-        for (uint32_t s = 1; s <= columns && s <= 16; s++) {
-            const struct gpu_gemm how = gpu_gemm_many_as(p, kind / 2 ? 128 : 64, kind % 2 ? 256 : 128, s);
+    for (uint32_t groups = MANY_WARPS / 4; groups > (p->paired ? 1 : 0); groups /= 2)
+        for (uint32_t split = 1; split <= columns && split <= 16; split++) {
+            if (!gpu_gemm_many_as(g, p, rows, groups, split, &how))
+                continue;
             const uint64_t cost = many_cost(g, p, &how);
             if (cost < least)
                 least = cost, best = how;
@@ -264,7 +230,7 @@ struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t querie
     uint64_t least = UINT64_MAX;
     for (uint32_t stages = 3; stages; stages--) {
         const uint32_t shared = stages * unit > sums ? stages * unit : sums, fit = most / (shared + 1024),
-                       held = fit < 3 ? fit : 3; /* three by their registers */
+                       by = stages == 1 ? 4 : 3, held = fit < by ? fit : by; /* by: their registers */
         if (shared > gpu_shared_most(g) || (only && only != stages))
             continue;
         for (uint32_t s = 1; held && s <= GPU_SPLITS_MOST && (s == 1 || s * 64 < keys + 64); s++) {

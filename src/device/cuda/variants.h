@@ -8,9 +8,10 @@
 struct gpu_gemm {
     uint32_t kernel;
     uint32_t groups;  /* of eight streams */
-    uint32_t split;   /* warps of a block (wide: blocks) that share a strip's columns */
-    uint32_t outputs; /* of a strip; gemm_many: of a block */
+    uint32_t split;   /* warps of a block (many: blocks) that share a strip's columns */
+    uint32_t outputs; /* of a strip; gemm_many: of a warpgroup */
     uint32_t rows;    /* gemm_many: of a block */
+    uint32_t stages;  /* gemm_many: log2 of the chunks of x in shared memory */
     struct gpu_grid grid;
 };
 /* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
@@ -19,24 +20,19 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint3
 /* Whether one row in front of a weight is left to gemm_one, which makes its input itself. */
 bool gpu_is_one(const struct mat *w);
 struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint32_t k);
-/* Whether m rows in front of weights of this form are packed in the order PACK_CORES, for gpu_gemm_wide. */
-bool gpu_is_wide(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
-/* units: of 64 outputs; in pairs of gate and up their number is even. */
-struct gpu_gemm gpu_gemm_wide(const struct gpu_profile *g, uint32_t units, uint32_t k, bool paired);
 /* Whether m rows in front of weights of this form are packed in the order PACK_ROWS, for gpu_gemm_many. */
 bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
-/* A product with more than GEMM_ROWS_MOST rows. In pairs of gate and up, n[0] is that of either. */
+/* A product of many rows. units: of MANY_UNIT outputs; in pairs of gate and up their number is even. */
 struct gpu_many {
-    uint32_t m, k;
-    uint32_t n[GEMM_SEGS], segs;
+    uint32_t m, k, units;
     bool paired;
 };
 struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p);
-/* The same with the rows and outputs of a block, and the blocks of a strip's columns, as the caller wants them. */
-struct gpu_gemm gpu_gemm_many_as(const struct gpu_many *p, uint32_t rows, uint32_t outputs, uint32_t split);
-/* gpu_gemm_wide with warpgroups a block and blocks a strip's columns as the caller wants them. */
-struct gpu_gemm gpu_gemm_wide_as(uint32_t units, uint32_t groups, uint32_t split);
-/* The same for `tiles` tiles of `rows` rows, each with the matrices of its expert; cores: packed in the order PACK_CORES. */
+/* The same with the rows and warpgroups of a block, and the blocks of a strip's columns, as the caller wants them; false:
+ * they do not fit on the card together. */
+bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
+                      uint32_t split, struct gpu_gemm *how);
+/* `tiles` tiles of `rows` rows, each with the matrices of its expert; cores: packed in the order PACK_CORES. */
 struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
                                  uint32_t outputs, uint32_t k, bool paired, bool cores);
 /* How gate and up of the experts of one row are launched: pairs of strips that a block has, warps a strip. */

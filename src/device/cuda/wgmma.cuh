@@ -26,6 +26,16 @@ static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
         : "memory");
 }
 
+/* One arrival of a thread for which `mine` is true; without a branch. */
+static __device__ __forceinline__ void bar_arrive(uint64_t *bar, bool mine)
+{
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(
+            shared_address(bar)),
+        "r"((uint32_t)mine)
+        : "memory");
+}
+
 /* One arrival; the barrier also waits for this number of bytes. */
 static __device__ __forceinline__ void bar_expect(uint64_t *bar, uint32_t bytes)
 {
@@ -82,7 +92,17 @@ static __device__ __forceinline__ void wgmma_64(float c[8][4], const uint32_t a[
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((uint32_t)add));
 }
 
-/* The same with 128 columns, always added. */
+/* 32 columns, always added. */
+static __device__ __forceinline__ void wgmma_32(float c[4][4], const uint32_t a[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+                 "{%16,%17,%18,%19}, %20, 1, 1, 1, 0;"
+                 : C4(0), C4(1), C4(2), C4(3)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* 128 columns. */
 static __device__ __forceinline__ void wgmma_128(float c[16][4], const uint32_t a[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
