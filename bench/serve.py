@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """What the server costs, and how it compares with llama.cpp's: bench/serve.py [--pairs N] [--one] [--json FILE] [MODEL.gguf]
 
+With --streams 64,128,256 only quern, with its defaults (a GPU if there is one): so many requests of 16 tokens at once, 128 made by
+each, and when their first tokens came.
+
 One stream through the server as a share of `quern bench`, 16 streams as a share of the engine's (`quern bench --streams 16`);
 and, where a llama-server is in the PATH, both servers in turn: tokens a second of 1, 4 and 16 streams, the time to the first
 token where 1,000 tokens of the prompt are known, the longest gap of a running stream while a prompt of 4,000 arrives.
@@ -29,6 +32,7 @@ MODEL = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 SLOTS, CONTEXT = 16, 4608  # of each slot
 PROMPT, PREDICT = 32, 96   # tokens of a stream
 KNOWN, REST = 1000, 32     # of a prompt whose beginning is known
+AT_ONCE = 16, 128          # tokens of a prompt and of its answer, with --streams
 LONG, BESIDE = 4000, 192   # the prompt that arrives, and the length of the answer that runs meanwhile
 TEXT = """the miller grinds corn and barley between two stones while water turns a wooden wheel under his house near our river where
 boats bring grain from every village in spring and carry flour back to bakers who make bread for people that never saw an old mill at
@@ -186,6 +190,25 @@ def one_stream(start, client, bench_one, count):
           f"middle half {shares[count // 4]:.1%} to {shares[-1 - count // 4]:.1%}")
 
 
+def many_streams(program, client, model, counts, count, extra):
+    """Requests all at once: tokens a second with the time to read their prompts, and milliseconds to their first tokens."""
+    port = free_port()
+    server = Server("quern", [program, "serve", model, "--port", port, "--slots", max(counts), "--speculate", "off", *extra], port)
+    print("| streams | tok/s | first token, ms: median | last |\n|---|---|---|---|")
+    try:
+        for n in counts:
+            figures = []
+            for _ in range(count + 1):  # the first one warms up
+                streams = server.ask(client, *((0, words(AT_ONCE[0]), AT_ONCE[1]) for _ in range(n)))
+                first = sorted(1000 * (s.events[0] - s.sent) for s in streams)
+                took = max(s.events[-1] for s in streams) - min(s.sent for s in streams)
+                figures.append((n * AT_ONCE[1] / took, statistics.median(first), first[-1]))
+            rate, median, last = (statistics.median(f) for f in zip(*figures[1:]))
+            print(f"| {n} | {rate:,.0f} | {median:.1f} | {last:.1f} |", flush=True)
+    finally:
+        server.stop()
+
+
 def rounds(ours, theirs, client, bench_of, count):
     """Every figure of every round: {name: [(quern, the other)]}, and milliseconds of processor time for a token."""
     tests = {f"tok/s, {n} stream{'s' * (n > 1)}": lambda s, n=n: throughput(s, client, n) for n in (1, 4, 16)}
@@ -240,11 +263,15 @@ def main():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--one", action="store_true", help="only one stream as a share of `quern bench`, which wants many rounds")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--streams", metavar="N,N...", help="only that many requests at once, on any device")
+    parser.add_argument("--option", action="append", default=[], help="with --streams: for quern serve, as --option=--kv=f8")
     args = parser.parse_args()
     program, client = args.build / "quern", args.build / "bench/serve_client"
     if not Path(args.model).exists() or not client.exists():
         sys.exit(f"{args.model if client.exists() else client} is not there")
     learn_words(program, args.model)
+    if args.streams:
+        return many_streams(program, client, args.model, [int(n) for n in args.streams.split(",")], args.pairs, args.option)
     start = lambda: serve_quern(program, args.model, args.threads)
     bench_of = [lambda: bench_decode(program, args.model, args.threads), lambda: bench_streams(program, args.model, args.threads)]
     if args.one:

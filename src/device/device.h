@@ -14,6 +14,9 @@
 struct buf;
 struct pool;
 
+/* options.copies: all of them, where they take at most an eighth of the free memory. */
+#define COPIES_AUTO UINT64_MAX
+
 struct device_options {
     int threads;        /* CPU: 0 = all cores that may be used */
     bool pin;           /* CPU: every thread stays on one core */
@@ -24,7 +27,7 @@ struct device_options {
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
-    uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for long prompts; 0 = none */
+    uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for many rows; 0 = none */
     bool no_parity;     /* CUDA: skip the parity gate */
     bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
 };

@@ -50,7 +50,10 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
         r->gpu_layers = (uint32_t)n;
     }
     r->cpu_experts = args_flag(a, "cpu-moe");
-    r->device_options.copies = (uint64_t)args_int(a, "gpu-copies", 0);
+    /* models that share a limit take what they need */
+    const bool shared = args_has(a, "memory") && args_int(a, "memory", 0);
+    const int64_t copies = args_int(a, "gpu-copies", shared ? 0 : -1);
+    r->device_options.copies = copies < 0 ? COPIES_AUTO : (uint64_t)copies;
     r->device_options.no_parity = args_flag(a, "no-parity");
     if (memory &&
         (!num_bytes(memory, strlen(memory), &r->device_options.memory) || !r->device_options.memory))

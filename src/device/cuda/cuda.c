@@ -123,28 +123,38 @@ static void place_copy(void *arg, weight_id id)
     d->copies_used += bytes;
 }
 
-/* Room for decoded weights, of what nothing else has taken. */
+/* What decoded weights take, of what nothing else has taken. */
+static uint64_t copies_wanted(const struct cuda_device *d, uint64_t all, uint64_t room)
+{
+    if (d->options.copies == COPIES_AUTO)
+        return all <= room / 8 ? all : 0;
+    const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
+    room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
+    if (room < wanted)
+        log_warn("--gpu-copies: %.1f GB are needed, %.1f GB are free", 1e-9 * (double)wanted, 1e-9 * (double)room);
+    return wanted < room ? wanted : room;
+}
+
 static int take_copies(struct cuda_device *d, const struct plan *p, uint64_t all, struct err *e)
 {
-    const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
     uint64_t room;
-    if (wanted && !d->at.decoded_bytes)
-        log_warn("--gpu-copies has no effect %s", d->options.exact                ? "with --exact"
-                                                  : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
-                                                                                  : "without cuBLASLt");
-    if (!wanted || !d->at.decoded_bytes)
+    if (!d->options.copies || !all)
         return 0;
+    if (!d->at.decoded_bytes) {
+        if (d->options.copies != COPIES_AUTO)
+            log_warn("--gpu-copies has no effect %s", d->options.exact                ? "with --exact"
+                                                      : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
+                                                                                      : "without cuBLASLt");
+        return 0;
+    }
     if (gpu_room(d->g, &room, e))
         return -1;
+    if (!(d->copies_bytes = copies_wanted(d, all, room)))
+        return 0;
     d->copy = mem_zalloc(d->weights.count, sizeof *d->copy);
     d->replay.kept = mem_zalloc(d->weights.count, sizeof *d->replay.kept);
     if (!d->copy || !d->replay.kept)
         return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->copy);
-    room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
-    d->copies_bytes = wanted < room ? wanted : room;
-    if (d->copies_bytes < wanted)
-        log_warn("--gpu-copies: %.1f GB are needed, %.1f GB are free", 1e-9 * (double)wanted,
-                 1e-9 * (double)d->copies_bytes);
     if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)))
         return -1;
     lower_each_half(p, place_copy, d);

@@ -608,12 +608,8 @@ int lower_plan(const struct lower *l, const struct step_class *c, struct launch_
 static uint32_t class_rows(const struct lower *l, uint32_t m, bool moe)
 {
     const uint32_t rest = m % GEMM_ROWS_MOST;
-    if (m > PACK_ROWS_MOST && l->half && l->path == PATH_PACK &&
-        !moe) { /* cuBLASLt takes any number; gemm_many's blocks have MANY_ROWS */
-        const uint32_t up = m > MANY_ROWS_MOST ? UINT32_MAX : (m + MANY_ROWS - 1) / MANY_ROWS * MANY_ROWS,
-                       most = l->at->max_rows > m ? l->at->max_rows : m;
-        return up < most ? up : most;
-    }
+    if (m > PACK_ROWS_MOST && l->half && l->path == PATH_PACK && !moe) /* cuBLASLt takes any number */
+        return l->at->max_rows > m ? l->at->max_rows : m;
     return m - rest + (rest <= 16 ? rest : rest <= 32 ? 32 : GEMM_ROWS_MOST);
 }
 

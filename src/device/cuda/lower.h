@@ -13,8 +13,8 @@ enum path { PATH_PACK, PATH_HALF, PATH_FLOAT, PATH_TILED, PATH_INTEGER };
 
 enum {
     HALF_ROWS_LEAST = 32,  /* more rows than this of F16 weights go to cuBLASLt; */
-    PACK_ROWS_MOST = 128,  /* more rows than this go to cuBLASLt, */
-    MANY_ROWS_MOST = 128,  /* or, where gemm_many has the weights' forms, more than this */
+    KEPT_ROWS_LEAST = 64,  /* more than this of weights that stay decoded (options.copies), */
+    PACK_ROWS_MOST = 128,  /* and more than this of all others */
     GRAPH_ROWS_MOST = 512, /* decode steps of more rows are not recorded */
     TILE_QUERIES = 64,     /* of prefill attention */
     DECODE_QUERIES = 16,   /* sequences with at most this many (row, head of a group) pairs are decode */

@@ -31,24 +31,24 @@ void lowering_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t eac
     l->each = (uint8_t)each;
 }
 
-/* A weight that the card has as fp16: it is of this type, or it stays decoded. */
-static bool is_half(const struct lowering *b, weight_id id)
+/* All of a weight as fp16, where the card has it so: it is of this type, or it stays decoded. NULL: neither. */
+static const uint16_t *half_at(const struct lowering *b, weight_id id)
 {
-    return mat_of(b, id)->fmt == FMT_F16 || (b->l->copy && b->l->copy[id]);
+    const struct mat *w = mat_of(b, id);
+    return w->fmt == FMT_F16 ? (const uint16_t *)w->base : b->l->copy ? b->l->copy[id] : NULL;
 }
 
 enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 {
-    bool half = true, many = b->m <= MANY_ROWS_MOST;
+    bool half = true, kept = true;
     if (b->l->path != PATH_PACK || !b->l->half)
         return b->l->path;
     for (uint32_t i = 0; i < n; i++) {
         half = half && (!w[i] || mat_of(b, w[i])->fmt == FMT_F16);
-        many = many && (!w[i] || (gpu_is_many(b->l->card, mat_of(b, w[i])->fmt, b->m) && !is_half(b, w[i])));
+        kept = kept && (!w[i] || half_at(b, w[i]));
     }
-    if (half)
-        return b->m > HALF_ROWS_LEAST ? PATH_HALF : PATH_PACK;
-    return b->m > PACK_ROWS_MOST && !many ? PATH_HALF : PATH_PACK;
+    const uint32_t most = half ? HALF_ROWS_LEAST : kept ? KEPT_ROWS_LEAST : PACK_ROWS_MOST;
+    return b->m > most ? PATH_HALF : PATH_PACK;
 }
 
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
@@ -285,42 +285,76 @@ static struct launch *put_decode(struct lowering *b, const struct mat *w, uint32
     return l;
 }
 
-/* All of a weight as fp16, where the card has it so: it is of this type, or it stays decoded. NULL: neither. */
-static const uint16_t *whole_half(struct lowering *b, weight_id id)
+static void put_blas(struct lowering *b, const struct product *p, const uint16_t *w, uint32_t row, uint32_t n,
+                     uint32_t kp)
 {
-    const struct mat *w = mat_of(b, id);
-    if (w->fmt == FMT_F16)
-        return (const uint16_t *)w->base;
-    if (!b->l->copy || !b->l->copy[id])
-        return NULL;
-    put_decode(b, w, 0, w->n, b->l->copy[id], "decoded once, stays (--gpu-copies)")->once = id;
-    return b->l->copy[id];
+    struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
+    l->a.blas = (struct blas_product){.w = (cu_ptr)w,
+                                      .x = (cu_ptr)b->l->at->half,
+                                      .y = (cu_ptr)(p->y + row),
+                                      .n = n,
+                                      .k = kp,
+                                      .ldy = p->ldy};
+    l->reads[0] = span_of(PLACE_HALF);
+    l->reads[1] = span_of(PLACE_DECODED);
+    l->writes[0] = p->to;
 }
 
-/* Through cuBLASLt, with a bounded slice of decoded weights at a time where they are not there whole. Neither bias nor
- * scale: the caller's tail does those. */
-static void put_half(struct lowering *b, const struct product *p)
+/* A weight that does not fit into the room for decoded ones: a slice at a time. */
+static void put_slices(struct lowering *b, const struct product *p, uint32_t most)
 {
     const struct mat *w = mat_of(b, p->weight);
-    const struct scratch *at = b->l->at;
-    const uint16_t *whole = whole_half(b, p->weight);
-    const uint32_t kp = half_width(w), slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128,
-                   most = whole || !slice ? w->n : slice;
+    uint16_t *decoded = b->l->at->decoded;
     for (uint32_t row = 0; row < w->n; row += most) {
         const uint32_t n = w->n - row < most ? w->n - row : most;
-        if (!whole)
-            put_decode(b, w, row, n, at->decoded, "weights as fp16 for cuBLASLt");
-        struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
-        l->a.blas = (struct blas_product){.w = (cu_ptr)(whole ? whole : at->decoded),
-                                          .x = (cu_ptr)at->half,
-                                          .y = (cu_ptr)(p->y + row),
-                                          .n = n,
-                                          .k = kp,
-                                          .ldy = p->ldy};
-        l->reads[0] = span_of(PLACE_HALF);
-        l->reads[1] = span_of(PLACE_DECODED);
-        l->writes[0] = p->to;
+        put_decode(b, w, row, n, decoded, "weights as fp16 for cuBLASLt");
+        put_blas(b, p, decoded, row, n, half_width(w));
     }
+}
+
+/* How many products from p on are one: their results lie side by side, and their weights do as fp16: whole, or decoded
+ * into room for `most` rows. */
+static uint32_t halves_joined(const struct lowering *b, const struct product *p, uint32_t count, uint32_t most)
+{
+    const uint16_t *whole = half_at(b, p[0].weight);
+    const uint32_t kp = half_width(mat_of(b, p[0].weight));
+    uint32_t rows = mat_of(b, p[0].weight)->n, i = 1;
+    for (; i < count; i++) {
+        const struct mat *w = mat_of(b, p[i].weight);
+        const uint16_t *at = half_at(b, p[i].weight);
+        if (half_width(w) != kp || p[i].ldy != p[0].ldy || p[i].y != p[0].y + rows ||
+            (whole ? at != whole + (uint64_t)rows * kp : at != NULL || rows + w->n > most))
+            break;
+        rows += w->n;
+    }
+    return i;
+}
+
+/* Through cuBLASLt, with a bounded room of decoded weights where they are not there whole. Neither bias nor scale: the
+ * caller's tail does those. Returns how many products that were. */
+static uint32_t put_half(struct lowering *b, const struct product *p, uint32_t count)
+{
+    const struct scratch *at = b->l->at;
+    const uint16_t *whole = half_at(b, p->weight);
+    const uint32_t kp = half_width(mat_of(b, p->weight)),
+                   slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128, most = slice ? slice : UINT32_MAX,
+                   joined = halves_joined(b, p, count, most);
+    uint32_t rows = 0;
+    if (!whole && mat_of(b, p->weight)->n > most) {
+        put_slices(b, p, most);
+        return 1;
+    }
+    for (uint32_t i = 0; i < joined; i++) {
+        const struct mat *w = mat_of(b, p[i].weight);
+        if (!whole)
+            put_decode(b, w, 0, w->n, at->decoded + (uint64_t)rows * kp, "weights as fp16 for cuBLASLt");
+        else if (w->fmt != FMT_F16)
+            put_decode(b, w, 0, w->n, b->l->copy[p[i].weight], "decoded once, stays (--gpu-copies)")->once =
+                p[i].weight;
+        rows += w->n;
+    }
+    put_blas(b, p, whole ? whole : at->decoded, 0, rows, kp);
+    return joined;
 }
 
 /* One row by the kernels that callers of the public header can ask for. */
@@ -352,8 +386,7 @@ static void put_product(struct lowering *b, const struct product_set *s, const s
     case PATH_PACK:
         put_packed(b, s, p);
         return;
-    case PATH_HALF:
-        put_half(b, p);
+    case PATH_HALF: /* lower_products */
         return;
     case PATH_FLOAT: {
         const struct mat *w = mat_of(b, p->weight);
@@ -380,7 +413,9 @@ void lower_products(struct lowering *b, const struct product_set *s, const struc
     /* the products may write where their input is */
     for (uint32_t i = 0; i < s->n; i++)
         lora_down(b, &(struct lora_job){.slot = s->p[i].adapter, .area = i}, in);
-    for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF;)
+        i += put_half(b, &s->p[i], s->n - i);
+    for (uint32_t i = 0; i < s->n && s->path != PATH_HALF; i++)
         put_product(b, s, &s->p[i], in);
     for (uint32_t i = 0; i < s->n; i++)
         lora_up(b,
