@@ -772,6 +772,54 @@ static void test_classes(void **state)
     drop(&f);
 }
 
+/* cuBLASLt gets weights that lie side by side as one: those that fit together into the room for decoded ones, and copies. */
+static void test_join_halves(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct paper_card c = {0};
+    struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+    uint16_t *copy[64] = {NULL};
+    const struct operand x = begin(&f);
+    add_attention(&f, x, 0, none);
+    add_ffn(&f, x, none);
+    end(&f, x);
+    const struct op_qkv *q = &f.plan.ops[1].qkv;
+    assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+    const struct device_shape shape = {.kv = &kv, .rows = 1024, .seqs = 64, .outs = 64};
+    if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
+        fail_msg("%s", e.text);
+    assert_in_range(q->v.weight, 1, 63);
+    for (int way = 0; way < 3; way++) { /* nothing is kept; copies side by side; a gap in front of V's */
+        const uint64_t q_n = HEADS * DIM, k_n = KV_HEADS * DIM;
+        uint16_t *at = (uint16_t *)(1ull << 50);
+        copy[q->q.weight] = at;
+        copy[q->k.weight] = at + q_n * WIDTH;
+        copy[q->v.weight] = at + (q_n + k_n) * WIDTH + (way == 2 ? 32 : 0);
+        c.lower.copy = way ? copy : NULL;
+        const uint32_t rows[] = {KEPT_ROWS_LEAST, 128, 512};
+        const uint32_t want[3][3] = {{0, 0, 1}, {0, 1, 1}, {0, 2, 2}};
+        for (int r = 0; r < 3; r++) {
+            struct launch_list list = {0};
+            struct launch_step s;
+            const struct step_class class = paper_step(&c, rows[r], rows[r], true, &s);
+            assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+            uint32_t products = 0, outputs = 0;
+            for (uint32_t i = 0; i < list.count; i++)
+                if (list.all[i].args == ARGS_BLAS && list.all[i].op == 1) {
+                    products++;
+                    outputs += list.all[i].a.blas.n;
+                }
+            assert_int_equal(products, want[way][r]);
+            assert_int_equal(outputs, products ? q_n + 2 * k_n : 0);
+            launch_free(&list);
+        }
+    }
+    paper_free(&c);
+    drop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -784,6 +832,7 @@ int main(void)
         cmocka_unit_test(test_direct_results), cmocka_unit_test(test_cut_rows),
         cmocka_unit_test(test_choose_kernels), cmocka_unit_test(test_long_rows),
         cmocka_unit_test(test_classes),        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_join_halves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
