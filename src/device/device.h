@@ -28,6 +28,7 @@ struct device_options {
     const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
     uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for many rows; 0 = none */
+    bool fp8;           /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
     bool no_parity;     /* CUDA: skip the parity gate */
     bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
 };

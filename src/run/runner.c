@@ -190,6 +190,7 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
         return -1;
     sent.streamed = true;
     sent.memory = sent.copies = 0;
+    sent.fp8 = false;
     if (!o->device_options.exact && cuda_open(&of.stream, &sent, &none))
         of.stream = NULL;
     r->device = NULL; /* the split owns all of them now */

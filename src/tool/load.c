@@ -50,8 +50,12 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
         r->gpu_layers = (uint32_t)n;
     }
     r->cpu_experts = args_flag(a, "cpu-moe");
+    const char *prefill = args_text(a, "prefill");
+    if (prefill && strcmp(prefill, "f16") && strcmp(prefill, "fp8"))
+        return err_set(e, ERR_USAGE, "--prefill is f16 or fp8, not '%s'", log_safe(prefill));
+    r->device_options.fp8 = prefill && !strcmp(prefill, "fp8");
     /* models that share a limit take what they need */
-    const bool shared = args_has(a, "memory") && args_int(a, "memory", 0);
+    const bool shared = args_has(a, "memory") && args_int(a, "memory", 0) && !r->device_options.fp8;
     const int64_t copies = args_int(a, "gpu-copies", shared ? 0 : -1);
     r->device_options.copies = copies < 0 ? COPIES_AUTO : (uint64_t)copies;
     r->device_options.no_parity = args_flag(a, "no-parity");

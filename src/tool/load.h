@@ -17,6 +17,8 @@
         {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                        \
         {"gpu-copies", 0, ARG_BYTES, "SIZE", "of it for decoded weights, for many rows (default: an 8th)",   \
          0,            1e15},                                                                                \
+        {"prefill", 0, ARG_TEXT, "TYPE", "GPU: long prompts in f16 (default) or fp8: faster, less exact", 0, \
+         0},                                                                                                 \
     {                                                                                                        \
         "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0            \
     }

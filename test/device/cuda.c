@@ -159,7 +159,7 @@ static void test_launch_table(void **state)
     g.shared_block = 99 << 10; /* a card with less */
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, 0).stages, 1);
     g.wide = true;
-    assert_true(gpu_is_many(&g, FMT_Q8_0, 17) && !gpu_is_many(&g, FMT_Q8_0, 16) &&
+    assert_true(gpu_is_many(&g, FMT_Q8_0, 33) && !gpu_is_many(&g, FMT_Q8_0, 32) &&
                 gpu_is_many(&g, FMT_F16, 64) && !gpu_is_many(&g, FMT_Q4_K_TILE, 32) &&
                 !gpu_is_many(&g, FMT_MXFP4, 64));
     /* kernels are built in for all modules or for none */

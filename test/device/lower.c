@@ -780,7 +780,7 @@ static void test_join_halves(void **state)
     struct err e = {0};
     struct paper_card c = {0};
     struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
-    uint16_t *copy[64] = {NULL};
+    struct kept_weight kept[64] = {{0}};
     const struct operand x = begin(&f);
     add_attention(&f, x, 0, none);
     add_ffn(&f, x, none);
@@ -794,10 +794,10 @@ static void test_join_halves(void **state)
     for (int way = 0; way < 3; way++) { /* nothing is kept; copies side by side; a gap in front of V's */
         const uint64_t q_n = HEADS * DIM, k_n = KV_HEADS * DIM;
         uint16_t *at = (uint16_t *)(1ull << 50);
-        copy[q->q.weight] = at;
-        copy[q->k.weight] = at + q_n * WIDTH;
-        copy[q->v.weight] = at + (q_n + k_n) * WIDTH + (way == 2 ? 32 : 0);
-        c.lower.copy = way ? copy : NULL;
+        kept[q->q.weight].values = at;
+        kept[q->k.weight].values = at + q_n * WIDTH;
+        kept[q->v.weight].values = at + (q_n + k_n) * WIDTH + (way == 2 ? 32 : 0);
+        c.lower.kept = way ? kept : NULL;
         const uint32_t rows[] = {KEPT_ROWS_LEAST, 128, 512};
         const uint32_t want[3][3] = {{0, 0, 1}, {0, 1, 1}, {0, 2, 2}};
         for (int r = 0; r < 3; r++) {

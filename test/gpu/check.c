@@ -429,13 +429,16 @@ static void build_step(struct rig *r, int step, bool encoder)
 }
 
 /* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), whether
- * attention does without wgmma, and bytes for weights that stay decoded. */
+ * attention does without wgmma, bytes for weights that stay decoded, and whether they do as fp8. */
 struct way {
     bool exact;
     uint32_t kv, stages;
     bool no_wide;
     uint64_t copies;
+    bool fp8;
 };
+
+#define FP8_BOUND 0.2 /* three bits of a value are left: a thirtieth of each, in all inputs and weights */
 
 /* All steps on one device; results one after the other. */
 static float *run_steps(struct rig *r, const struct recipe *c, const char *device, struct way way,
@@ -443,7 +446,8 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
 {
     float *all = mem_alloc(4u << 20, 4);
     *count = 0;
-    const struct device_options options = {.exact = way.exact, .copies = way.copies, .no_parity = quick};
+    const struct device_options options = {
+        .exact = way.exact, .copies = way.copies, .fp8 = way.fp8, .no_parity = quick};
     if (rig_open(r, device, &options, way.kv, TOKENS, e)) {
         rig_close(r);
         mem_free(all);
@@ -485,13 +489,20 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
     for (size_t i = 0; i < count; i++) {
         const bool exact = ways[i].exact;
         snprintf(what, sizeof what, "plan %s%s%s%s, stages %u", c->name, with, exact ? " exact" : "",
-                 ways[i].copies ? ", some weights decoded" : "", ways[i].stages);
+                 ways[i].fp8      ? ", many rows in fp8"
+                 : ways[i].copies ? ", some weights decoded"
+                                  : "",
+                 ways[i].stages);
         float *got = run_steps(r, c, "cuda", ways[i], &m, &e);
         if (!got) {
             fatal(what, &e);
             continue;
         }
-        double d = m == n ? distance(got, want, n) : 1e9, bound = exact ? 3e-5 : c->bound ? c->bound : 4e-3;
+        double d = m == n ? distance(got, want, n) : 1e9,
+               bound = exact         ? 3e-5
+                       : ways[i].fp8 ? FP8_BOUND
+                       : c->bound    ? c->bound
+                                     : 4e-3;
         verdict(d <= bound, what, d, bound);
         mem_free(got);
     }
@@ -507,9 +518,10 @@ static void check_recipe(const struct recipe *c)
     const struct way ways[] = {{.exact = true, .kv = DTYPE_F32},
                                {.kv = kv},
                                {.kv = kv, .stages = 2, .no_wide = true},
-                               {.kv = kv, .stages = 3, .copies = 1 << 20}};
+                               {.kv = kv, .stages = 3, .copies = 1 << 20},
+                               {.kv = kv, .copies = COPIES_AUTO, .fp8 = true}};
     build(&r, c);
-    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 4 : 2);
+    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 5 : 2);
     rig_adapt(&r, 3);
     check_ways(&r, c, " with adapters", ways + quick, quick ? 1 : 2);
     rig_free(&r);

@@ -7,7 +7,9 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { TYPE_FLOAT = 0, TYPE_HALF = 2, COMPUTE_FLOAT = 68, DESC_TRANS_A = 3, PREF_WORKSPACE = 1, OP_T = 1 };
+enum { TYPE_FLOAT = 0, TYPE_HALF = 2, TYPE_E4M3 = 28, COMPUTE_FLOAT = 68, PREF_WORKSPACE = 1, OP_T = 1 };
+enum { DESC_TRANS_A = 3, DESC_SCALE_A = 17, DESC_SCALE_B = 18, DESC_FAST_SUM = 25, DESC_MODE_A = 31, DESC_MODE_B = 32 };
+enum { SCALE_ROWS = 3 }; /* a float for each row of a matrix */
 
 /* As the library declares them. */
 struct lt_algo {
@@ -26,6 +28,7 @@ struct lt_choice {
 struct blas_shape {
     uint32_t m, n, k;
     uint64_t ldy;
+    bool fp8;
     void *w, *x, *y;
     struct lt_algo algo;
 };
@@ -34,7 +37,7 @@ enum { SHAPES_MOST = 256 };
 
 struct blas {
     struct gpu *g;
-    void *library, *handle, *product, *preference;
+    void *library, *handle, *product, *product8, *preference;
     cu_ptr workspace;
     uint64_t workspace_bytes;
     struct blas_shape shape[SHAPES_MOST];
@@ -99,6 +102,28 @@ static bool blas_start(struct blas *b, uint64_t workspace)
     return b->workspace != 0;
 }
 
+static void drop_shape(struct blas *b, struct blas_shape *s)
+{
+    void *const all[] = {s->w, s->x, s->y};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i])
+            b->layout_destroy(all[i]);
+}
+
+/* The product of fp8; older libraries know no scales of rows. */
+static int start_fp8(struct blas *b)
+{
+    const int trans = OP_T, mode = SCALE_ROWS;
+    const int8_t fast = 1; /* sums of fewer bits: far below the rounding to fp8 */
+    if (b->product8)
+        return 0;
+    int r = b->desc_create(&b->product8, COMPUTE_FLOAT, TYPE_FLOAT);
+    r = r ? r : b->desc_set(b->product8, DESC_TRANS_A, &trans, sizeof trans);
+    r = r ? r : b->desc_set(b->product8, DESC_FAST_SUM, &fast, sizeof fast);
+    r = r ? r : b->desc_set(b->product8, DESC_MODE_A, &mode, sizeof mode);
+    return r ? r : b->desc_set(b->product8, DESC_MODE_B, &mode, sizeof mode);
+}
+
 struct blas *blas_open(struct gpu *g, uint64_t workspace)
 {
     struct blas *b = mem_zalloc(1, sizeof *b);
@@ -117,11 +142,10 @@ void blas_close(struct blas *b)
 {
     if (!b)
         return;
-    for (uint32_t i = 0; i < b->shapes; i++) {
-        b->layout_destroy(b->shape[i].w);
-        b->layout_destroy(b->shape[i].x);
-        b->layout_destroy(b->shape[i].y);
-    }
+    for (uint32_t i = 0; i < b->shapes; i++)
+        drop_shape(b, &b->shape[i]);
+    if (b->product8)
+        b->desc_destroy(b->product8);
     if (b->preference)
         b->pref_destroy(b->preference);
     if (b->product)
@@ -132,32 +156,42 @@ void blas_close(struct blas *b)
     mem_free(b); /* the library stays loaded: it has threads and handlers of its own */
 }
 
-/* In the library's terms (columns first) y^T (n, m) = w (k, n)^T x^T (k, m). */
-static struct blas_shape *shape_of(struct blas *b, const struct blas_product *p, struct err *e)
+static struct blas_shape *known_shape(struct blas *b, const struct blas_product *p)
 {
     for (uint32_t i = 0; i < b->shapes; i++) {
         struct blas_shape *s = &b->shape[i];
-        if (s->m == p->m && s->n == p->n && s->k == p->k && s->ldy == p->ldy)
+        if (s->m == p->m && s->n == p->n && s->k == p->k && s->ldy == p->ldy && s->fp8 == (p->w_scale != 0))
             return s;
     }
+    return NULL;
+}
+
+/* In the library's terms (columns first) y^T (n, m) = w (k, n)^T x^T (k, m). */
+static struct blas_shape *shape_of(struct blas *b, const struct blas_product *p, struct err *e)
+{
+    struct blas_shape *s = known_shape(b, p);
+    if (s)
+        return s;
     if (b->shapes == SHAPES_MOST) { /* forget the oldest */
-        b->layout_destroy(b->shape[0].w);
-        b->layout_destroy(b->shape[0].x);
-        b->layout_destroy(b->shape[0].y);
+        drop_shape(b, &b->shape[0]);
         memmove(b->shape, b->shape + 1, (SHAPES_MOST - 1) * sizeof b->shape[0]);
         b->shapes--;
     }
-    struct blas_shape *s = &b->shape[b->shapes];
-    *s = (struct blas_shape){.m = p->m, .n = p->n, .k = p->k, .ldy = p->ldy};
+    s = &b->shape[b->shapes];
+    *s = (struct blas_shape){.m = p->m, .n = p->n, .k = p->k, .ldy = p->ldy, .fp8 = p->w_scale != 0};
     struct lt_choice best;
     int found = 0;
-    int r = b->layout_create(&s->w, TYPE_HALF, p->k, p->n, p->k);
-    r = r ? r : b->layout_create(&s->x, TYPE_HALF, p->k, p->m, p->k);
+    const int type = s->fp8 ? TYPE_E4M3 : TYPE_HALF;
+    int r = b->layout_create(&s->w, type, p->k, p->n, p->k);
+    r = r ? r : b->layout_create(&s->x, type, p->k, p->m, p->k);
     r = r ? r : b->layout_create(&s->y, TYPE_FLOAT, p->n, p->m, (int64_t)p->ldy);
-    r = r ? r : b->heuristic(b->handle, b->product, s->w, s->x, s->y, s->y, b->preference, 1, &best, &found);
+    r = r ? r
+          : b->heuristic(b->handle, s->fp8 ? b->product8 : b->product, s->w, s->x, s->y, s->y, b->preference, 1,
+                         &best, &found);
     if (r || !found) {
-        err_set(e, ERR_DEVICE, "cuBLASLt has no algorithm for (%u, %u) x (%u, %u): status %d", p->m, p->k,
-                p->n, p->k, r);
+        drop_shape(b, s);
+        err_set(e, ERR_DEVICE, "cuBLASLt has no algorithm for (%u, %u) x (%u, %u)%s: status %d", p->m, p->k,
+                p->n, p->k, s->fp8 ? " in fp8" : "", r);
         return NULL;
     }
     s->algo = best.algo;
@@ -165,17 +199,39 @@ static struct blas_shape *shape_of(struct blas *b, const struct blas_product *p,
     return s;
 }
 
+/* Where the scales of a product in fp8 are. */
+static int set_scales(struct blas *b, const struct blas_product *p)
+{
+    int r = start_fp8(b);
+    r = r ? r : b->desc_set(b->product8, DESC_SCALE_A, &p->w_scale, sizeof p->w_scale);
+    return r ? r : b->desc_set(b->product8, DESC_SCALE_B, &p->x_scale, sizeof p->x_scale);
+}
+
+bool blas_has_fp8(struct blas *b)
+{
+    struct err none = {0};
+    const cu_ptr some = b->workspace; /* aligned; nothing is read */
+    const struct blas_product p = {some, some, some, some, some, 512, 1024, 1024, 1024};
+    return !set_scales(b, &p) && shape_of(b, &p, &none);
+}
+
 int blas_run(struct blas *b, const struct blas_product *p, struct err *e)
 {
     const float one = 1.0f, zero = 0.0f;
-    struct blas_shape *s = shape_of(b, p, e);
-    if (gpu_alive(b->g, e) || !s)
+    const bool fp8 = p->w_scale != 0;
+    if (gpu_alive(b->g, e))
+        return -1;
+    int r = fp8 ? set_scales(b, p) : 0;
+    if (r)
+        return err_set(e, ERR_DEVICE, "cuBLASLt takes no scales of rows: status %d", r);
+    const struct blas_shape *s = shape_of(b, p, e);
+    if (!s)
         return -1;
     if (b->g->timing)
         timing_before(b->g, TIMING_BLAS);
-    int r =
-        b->matmul(b->handle, b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero, (void *)p->y,
-                  s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes, b->g->stream);
+    r = b->matmul(b->handle, fp8 ? b->product8 : b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero,
+                  (void *)p->y, s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes,
+                  b->g->stream);
     if (b->g->timing)
         timing_after(b->g);
     if (r)

@@ -116,55 +116,78 @@ static void place_copy(void *arg, weight_id id)
 {
     struct cuda_device *d = arg;
     const struct mat *w = &d->weights.mat[id];
-    const uint64_t bytes = (uint64_t)w->n * ((w->k + 31) / 32 * 32) * sizeof **d->copy;
-    if (w->fmt == FMT_F16 || d->copy[id] || bytes > d->copies_bytes - d->copies_used)
+    const bool fp8 = d->options.fp8;
+    const uint64_t bytes = (uint64_t)w->n * ((w->k + 31) / 32 * 32) * (fp8 ? 1 : 2);
+    if ((!fp8 && w->fmt == FMT_F16) || d->kept[id].values || bytes > d->copies_bytes - d->copies_used)
         return;
-    d->copy[id] = (uint16_t *)(d->copies + d->copies_used);
+    d->kept[id].values = (void *)(d->copies + d->copies_used);
     d->copies_used += bytes;
+    if (!fp8)
+        return;
+    d->kept[id].scale = (float *)(d->scales + d->scales_used);
+    d->scales_used += (w->n + 3) / 4 * 16;
 }
 
 /* What decoded weights take, of what nothing else has taken. */
 static uint64_t copies_wanted(const struct cuda_device *d, uint64_t all, uint64_t room)
 {
-    if (d->options.copies == COPIES_AUTO)
+    const bool by_itself = d->options.copies == COPIES_AUTO;
+    if (by_itself && !d->options.fp8)
         return all <= room / 8 ? all : 0;
     const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
     room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
     if (room < wanted)
-        log_warn("--gpu-copies: %.1f GB are needed, %.1f GB are free", 1e-9 * (double)wanted, 1e-9 * (double)room);
+        log_warn("%s: %.1f GB are needed, %.1f GB are free", by_itself ? "--prefill fp8" : "--gpu-copies",
+                 1e-9 * (double)wanted, 1e-9 * (double)room);
     return wanted < room ? wanted : room;
 }
 
-static int take_copies(struct cuda_device *d, const struct plan *p, uint64_t all, struct err *e)
+/* Whether weights may stay decoded; says why not where somebody asked for it. */
+static int check_copies(struct cuda_device *d, bool *may, struct err *e)
 {
+    const bool asked = d->options.fp8 || (d->options.copies && d->options.copies != COPIES_AUTO);
+    *may = d->at.decoded_bytes != 0;
+    if (!*may && asked)
+        log_warn("%s has no effect %s", d->options.fp8 ? "--prefill fp8" : "--gpu-copies",
+                 d->options.exact                ? "with --exact"
+                 : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
+                                                 : "without cuBLASLt");
+    if (*may && d->options.fp8 && !blas_has_fp8(d->replay.blas))
+        return err_set(e, ERR_DEVICE, "--prefill fp8 needs cuBLASLt of CUDA 12.9 or later, and a card with products of "
+                                      "fp8 that have a scale a row (Hopper)");
+    return 0;
+}
+
+static int take_copies(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes, struct err *e)
+{
+    const uint64_t all = d->options.fp8 ? sizes->fp8 : sizes->copies;
     uint64_t room;
+    bool may;
     if (!d->options.copies || !all)
         return 0;
-    if (!d->at.decoded_bytes) {
-        if (d->options.copies != COPIES_AUTO)
-            log_warn("--gpu-copies has no effect %s", d->options.exact                ? "with --exact"
-                                                      : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
-                                                                                      : "without cuBLASLt");
-        return 0;
-    }
-    if (gpu_room(d->g, &room, e))
+    if (check_copies(d, &may, e) || gpu_room(d->g, &room, e))
         return -1;
+    if (!may)
+        return 0;
     if (!(d->copies_bytes = copies_wanted(d, all, room)))
         return 0;
-    d->copy = mem_zalloc(d->weights.count, sizeof *d->copy);
+    d->kept = mem_zalloc(d->weights.count, sizeof *d->kept);
     d->replay.kept = mem_zalloc(d->weights.count, sizeof *d->replay.kept);
-    if (!d->copy || !d->replay.kept)
-        return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->copy);
-    if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)))
+    if (!d->kept || !d->replay.kept)
+        return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->kept);
+    d->scales_bytes = d->options.fp8 ? sizes->scales : 0;
+    if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)) ||
+        (d->scales_bytes && !(d->scales = gpu_alloc(d->g, d->scales_bytes, "scales of weights", e))))
         return -1;
     lower_each_half(p, place_copy, d);
-    d->lower.copy = d->copy;
+    d->lower.kept = d->kept;
     return 0;
 }
 
 static uint64_t place_scratch(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes)
 {
-    const struct scratch_shape shape = {d->max_rows, d->max_outs, d->options.exact, d->replay.blas != NULL};
+    const struct scratch_shape shape = {d->max_rows, d->max_outs, d->options.exact, d->replay.blas != NULL,
+                                        d->options.fp8};
     return scratch_place(&d->at, p, sizes, &shape, d->scratch);
 }
 
@@ -284,7 +307,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
-    return take_copies(d, p, sizes.copies, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e)
+    return take_copies(d, p, &sizes, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e)
                ? -1
                : 0;
 }
@@ -428,7 +451,7 @@ int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uin
     l.mat = mat;
     l.width = width;
     l.at = &at;
-    l.copy = NULL;
+    l.kept = NULL;
     const struct step_class c = lower_class(&l, m, 0);
     const struct launch_step step = {.meta = {.rows = m}};
     return replay_plan(&d->replay, &l, &c, &step, &d->cache.list[0].list, e);
@@ -650,6 +673,7 @@ static void cuda_close(struct device *base)
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
         gpu_free(g, d->copies, d->copies_bytes);
+        gpu_free(g, d->scales, d->scales_bytes);
         kv_memory_close(&d->state_memory, g);
         for (uint32_t i = 0; i < d->kv_groups; i++)
             kv_memory_close(&d->kv_memory[i], g);
@@ -657,7 +681,7 @@ static void cuda_close(struct device *base)
         gpu_close(g);
     }
     mem_free(d->at.buffer);
-    mem_free(d->copy);
+    mem_free(d->kept);
     mem_free(d->replay.kept);
     mem_free(d);
 }

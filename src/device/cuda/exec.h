@@ -43,9 +43,9 @@ struct cuda_device {
     uint32_t max_rows, max_seqs, max_outs;
     /* weights that stay decoded (options.copies), each from the first prompt on that uses it, until the pool
      * is full */
-    cu_ptr copies;
-    uint64_t copies_bytes, copies_used;
-    uint16_t **copy; /* (weights.count) */
+    cu_ptr copies, scales; /* scales: of fp8 */
+    uint64_t copies_bytes, copies_used, scales_bytes, scales_used;
+    struct kept_weight *kept; /* (weights.count) */
 
     /* the step */
     const struct plan *plan;
@@ -79,6 +79,7 @@ struct step_sizes {
     uint32_t y, k, z; /* widest product, widest input, second results */
     uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint64_t copies;  /* of all that are not fp16 as they are */
+    uint64_t fp8, scales; /* of all as fp8; of their scales */
     uint32_t experts, used;
     uint32_t moe_rows, slots; /* of an expert layer at a time */
     uint32_t slots_k;         /* their widest input, as a width of max_rows rows */
@@ -98,7 +99,7 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
 /* How scratch is laid out: the same for a card and for a lowering without one. */
 struct scratch_shape {
     uint32_t max_rows, max_outs;
-    bool exact, half; /* float rows; cuBLASLt */
+    bool exact, half, fp8; /* float rows; cuBLASLt; and in fp8 */
 };
 /* Fills in all addresses from `base` on; how many bytes that takes. */
 uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct step_sizes *sizes,

@@ -38,7 +38,7 @@ int paper_open(struct paper_card *c, const struct plan *p, const struct weights 
 {
     struct step_sizes sizes;
     const struct size_limits limits = {&c->profile, shape->rows, shape->seqs};
-    const struct scratch_shape rows = {shape->rows, shape->outs, exact, !exact};
+    const struct scratch_shape rows = {shape->rows, shape->outs, exact, !exact, false};
     c->at.buffer = mem_zalloc(p->buffers + 1, sizeof *c->at.buffer);
     if (!c->at.buffer)
         return err_memory(e, "the table of buffers", p->buffers * sizeof *c->at.buffer);

@@ -65,14 +65,14 @@ template <int ROWS> struct many_x {
         fetch(i + half);
     }
     /* Chunk `column` * STEPS + step, as an operand. */
-    __device__ __forceinline__ uint64_t enter(uint32_t column, uint32_t step) const
+    __device__ __forceinline__ uint64_t enter(uint32_t column, int step) const
     {
         const uint32_t first = column * STEPS & ((1u << bits) - 1), turn = column * STEPS >> bits & 1;
         bar_wait(full + first + step, turn);
         return wgmma_rows(room + first * BYTES) + step * BYTES / 16;
     }
     /* A warp has used it. */
-    __device__ __forceinline__ void leave(uint32_t column, uint32_t step) const
+    __device__ __forceinline__ void leave(uint32_t column, int step) const
     {
         const uint32_t first = column * STEPS & ((1u << bits) - 1);
         bar_arrive(empty + first + step, threadIdx.x % 32 == 0);
@@ -106,11 +106,15 @@ template <int I> static __device__ __forceinline__ uint32_t plus_byte(uint32_t w
 }
 
 struct many_q4k {
-    enum { BYTES = TILE_Q4_K };
+    enum { BYTES = TILE_Q4_K, CHUNKS = 4 };
     uint32_t s[2][2], m[2][2]; /* of rows g, g + 8: 6-bit scales and mins of subs 0..3, 4..7 */
     uint32_t d[2], dmin[2];    /* twice; dmin negative */
     uint32_t k1024;
 
+    static __device__ constexpr int first(int chunk)
+    {
+        return form_q4k::first(chunk);
+    }
     __device__ __forceinline__ many_q4k(const struct tile_head &h) : k1024(many_1024())
     {
 #pragma unroll
@@ -122,39 +126,38 @@ struct many_q4k {
             m[r][0] = v.z & 0x3f3f3f3f, m[r][1] = (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030);
         }
     }
-    /* 1024 + n (16 n of the second sub) times the scale (a 16th of it), less 1024 scales, is n times the scale, exactly. */
-    __device__ __forceinline__ void step(uint32_t a[16], const uint8_t *tile, uint32_t step) const
+    /* 1024 + n (16 n where SUB is odd) times the scale (a 16th of it), less 1024 scales, is n times the scale, exactly. */
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
     {
-        const uint4 v = *(const uint4 *)(tile + 512 * step + threadIdx.x % 32 * 16);
-        const bool late = step >= 2;
-        const uint32_t sel = 0x5050u + 0x0202u * (step & 1);
+        constexpr uint32_t MASK = SUB & 1 ? 0x00f000f0u : 0x000f000fu;
+        constexpr uint32_t ONE = SUB & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
+        constexpr uint32_t OFF = SUB & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
+        const uint4 v = q[SUB / 2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint32_t sw = late ? s[r][1] : s[r][0], mw = late ? m[r][1] : m[r][0];
-            const uint32_t w0 = r ? v.z : v.x, w1 = r ? v.w : v.y, h0 = w0 >> 8, h1 = w1 >> 8;
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const uint32_t scale = fma2(__byte_perm(sw, k1024, sel + 0x0101u * i), i ? 0x2c002c00u : 0x3c003c00u,
-                                            i ? 0xd400d400u : 0xe400e400u),
-                               less = mul2(scale, 0xe400e400u),
-                               min = mul2(fma2(__byte_perm(mw, k1024, sel + 0x0101u * i), 0x3c003c00u, 0xe400e400u),
-                                          dmin[r]);
-                auto pair = [&](uint32_t bits) {
-                    const uint32_t n = i ? and_or<0x00f000f0u>(bits, k1024) : and_or<0x000f000fu>(bits, k1024);
-                    return fma2(fma2(n, scale, less), d[r], min);
-                };
-                a[8 * i + r] = pair(w0), a[8 * i + 2 + r] = pair(h0);
-                a[8 * i + 4 + r] = pair(w1), a[8 * i + 6 + r] = pair(h1);
-            }
+            const uint32_t scale = fma2(plus_byte<SUB % 4>(s[r][SUB / 4], k1024), ONE, OFF),
+                           less = mul2(scale, 0xe400e400u),
+                           min = mul2(fma2(plus_byte<SUB % 4>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
+                                      dmin[r]);
+            auto pair = [&](uint32_t bits) {
+                return fma2(fma2(and_or<MASK>(bits, k1024), scale, less), d[r], min);
+            };
+            const uint32_t w0 = r ? v.z : v.x, w1 = r ? v.w : v.y;
+            a[r] = pair(w0), a[2 + r] = pair(w0 >> 8);
+            a[4 + r] = pair(w1), a[6 + r] = pair(w1 >> 8);
         }
     }
 };
 
 struct many_q6k {
-    enum { BYTES = TILE_Q6_K };
+    enum { BYTES = TILE_Q6_K, CHUNKS = 6 };
     uint2 s[2];
     uint32_t d[2], k1024;
 
+    static __device__ constexpr int first(int chunk)
+    {
+        return form_q6k::first(chunk);
+    }
     __device__ __forceinline__ many_q6k(const struct tile_head &h) : k1024(many_1024())
     {
         const bool odd = threadIdx.x & 2; /* scales of the groups of 16 that the lane's columns are in */
@@ -165,63 +168,54 @@ struct many_q6k {
             d[r] = __byte_perm(h.d[r], 0, 0x1010);
         }
     }
-    __device__ __forceinline__ void step(uint32_t a[16], const uint8_t *tile, uint32_t step) const
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
     {
-        const uint8_t *at = tile + 1536 * (step / 2) + threadIdx.x % 32 * 16;
-        const uint4 h = *(const uint4 *)(at + 1024);
-        const bool odd = step & 1;
-        const uint32_t left = odd ? 0 : 4, right = odd ? 8 : 4, up = odd ? 0 : 4, down = odd ? 4 : 0;
-        const uint32_t sel = 0x5050u + 0x0202u * (step & 1);
+        constexpr int HALF = SUB / 4, QUARTER = SUB % 4, LS = QUARTER < 2 ? 4 : 0, HS = 8 - 2 * QUARTER;
+        const uint4 h = q[3 * HALF + 2], l = q[3 * HALF + (QUARTER & 1)];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint4 l = *(const uint4 *)(at + 512 * i);
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t scale = mul2(fma2(__byte_perm(step >= 2 ? s[r].y : s[r].x, k1024, sel + 0x0101u * i),
-                                                 0x3c003c00u, 0xe480e480u),
-                                            d[r]);
-                auto pair = [&](uint32_t low, uint32_t high) {
-                    const uint32_t n =
-                        and_or<0x03000300u>(high, and_or<0x00f000f0u>(low, k1024 - 0x10001000u));
-                    return mul2(fma2(n, 0x3c003c00u, 0xd600d600u), scale);
-                };
-                const uint32_t l0 = r ? l.z : l.x, l1 = r ? l.w : l.y, h0 = r ? h.z : h.x, h1 = r ? h.w : h.y;
-                a[8 * i + r] = pair(l0 << left, h0 << up << (i ? 2 : 4));
-                a[8 * i + 2 + r] = pair(l0 >> right, h0 >> down >> (i ? 2 : 0));
-                a[8 * i + 4 + r] = pair(l1 << left, h1 << up << (i ? 2 : 4));
-                a[8 * i + 6 + r] = pair(l1 >> right, h1 >> down >> (i ? 2 : 0));
-            }
+        for (int r = 0; r < 2; r++) {
+            const uint32_t scale =
+                mul2(fma2(plus_byte<QUARTER>(HALF ? s[r].y : s[r].x, k1024), 0x3c003c00u, 0xe480e480u), d[r]);
+            auto pair = [&](uint32_t low, uint32_t high, int less) {
+                const uint32_t n = and_or<0x03000300u>(
+                    form_q6k::shift(high, HS - less),
+                    and_or<0x00f000f0u>(form_q6k::shift(low, LS - less), k1024 - 0x10001000u));
+                return mul2(fma2(n, 0x3c003c00u, 0xd600d600u), scale);
+            };
+            const uint32_t l0 = r ? l.z : l.x, l1 = r ? l.w : l.y, h0 = r ? h.z : h.x, h1 = r ? h.w : h.y;
+            a[r] = pair(l0, h0, 0), a[2 + r] = pair(l0, h0, 8);
+            a[4 + r] = pair(l1, h1, 0), a[6 + r] = pair(l1, h1, 8);
         }
     }
 };
 
 struct many_q8 {
-    enum { BYTES = TILE_Q8_0 };
+    enum { BYTES = TILE_Q8_0, CHUNKS = 8 };
+    uint4 s[2]; /* of a row: eight d */
     uint32_t k1024;
 
-    __device__ __forceinline__ many_q8(const struct tile_head &) : k1024(many_1024())
+    static __device__ constexpr int first(int chunk)
     {
+        return chunk;
     }
-    __device__ __forceinline__ void step(uint32_t a[16], const uint8_t *tile, uint32_t step) const
+    __device__ __forceinline__ many_q8(const struct tile_head &h) : k1024(many_1024())
     {
-        const uint32_t lane = threadIdx.x % 32;
-        const uint32_t *head = (const uint32_t *)(tile + 4096 + 16 * (lane / 4)) + step;
-        const uint32_t d[2] = {head[0], head[32]}; /* of both subs */
+        s[0] = h.row[0], s[1] = h.row[1];
+    }
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
+    {
+        const uint4 v = q[SUB];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const uint4 v = *(const uint4 *)(tile + 512 * (2 * step + i) + 16 * lane);
+        for (int r = 0; r < 2; r++) {
+            const uint32_t d = form_q8::scale(s[r], SUB);
+            const uint32_t w[2] = {(r ? v.z : v.x) ^ 0x80808080u, (r ? v.w : v.y) ^ 0x80808080u};
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t w[2] = {(r ? v.z : v.x) ^ 0x80808080u, (r ? v.w : v.y) ^ 0x80808080u};
-                const uint32_t scale = __byte_perm(d[r], d[r], i ? 0x3232 : 0x1010);
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    uint32_t even, odd; /* 1024 + 128 + q of bytes 0, 2 and 1, 3 */
-                    asm("prmt.b32 %0, %1, %2, 0x5250;" : "=r"(even) : "r"(w[j]), "r"(k1024));
-                    asm("prmt.b32 %0, %1, %2, 0x5351;" : "=r"(odd) : "r"(w[j]), "r"(k1024));
-                    a[8 * i + 4 * j + r] = mul2(fma2(even, 0x3c003c00u, 0xe480e480u), scale);
-                    a[8 * i + 4 * j + 2 + r] = mul2(fma2(odd, 0x3c003c00u, 0xe480e480u), scale);
-                }
+            for (int i = 0; i < 2; i++) {
+                uint32_t even, odd; /* 1024 + 128 + q of bytes 0, 2 and 1, 3 */
+                asm("prmt.b32 %0, %1, %2, 0x5250;" : "=r"(even) : "r"(w[i]), "r"(k1024));
+                asm("prmt.b32 %0, %1, %2, 0x5351;" : "=r"(odd) : "r"(w[i]), "r"(k1024));
+                a[4 * i + r] = mul2(fma2(even, 0x3c003c00u, 0xe480e480u), d);
+                a[4 * i + 2 + r] = mul2(fma2(odd, 0x3c003c00u, 0xe480e480u), d);
             }
         }
     }
@@ -229,15 +223,29 @@ struct many_q8 {
 
 /* ---- products ---- */
 
-/* The operands as what the instruction changes, so that none is made behind it. */
+/* How many subs of 32 columns make a group of matrix instructions: registers are scarce where there are many rows. */
+template <int ROWS> struct many_group {
+    enum { SUBS = ROWS > 64 ? 1 : 2 };
+};
+
+/* The operands as what an instruction changes, so that none is made before or behind it. */
 #define A8(a, i)                                                                                             \
-    "+r"(a[i]), "+r"(a[i + 1]), "+r"(a[i + 2]), "+r"(a[i + 3]), "+r"(a[i + 4]), "+r"(a[i + 5]),              \
-        "+r"(a[i + 6]), "+r"(a[i + 7])
+    "+r"(a[i]), "+r"(a[i + 1]), "+r"(a[i + 2]), "+r"(a[i + 3]), "+r"(a[i + 4]), "+r"(a[i + 5]), "+r"(a[i + 6]), \
+        "+r"(a[i + 7])
+
+/* All groups but the last are done: the operands of the one before may change. */
+static __device__ __forceinline__ void many_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+}
 
 /* The operands are complete. */
-static __device__ __forceinline__ void many_ready(uint32_t a[16])
+template <int N> static __device__ __forceinline__ void many_ready(uint32_t a[N])
 {
-    asm volatile("wgmma.fence.sync.aligned;" : A8(a, 0), A8(a, 8)::"memory");
+    if constexpr (N == 16)
+        asm volatile("wgmma.fence.sync.aligned;" : A8(a, 0), A8(a, 8)::"memory");
+    else
+        asm volatile("wgmma.fence.sync.aligned;" : A8(a, 0)::"memory");
 }
 
 template <int ROWS>
@@ -251,8 +259,38 @@ static __device__ __forceinline__ void many_mma(float c[ROWS / 8][4], const uint
         wgmma_128(c, a, b);
 }
 
-/* acc += the block's columns, 64 at a time; SOURCE gives their operands. The loop is short, so that its code stays in the
- * instruction cache; warpgroups decode while others multiply. */
+/* Subs SUB.. of a column: they are decoded while the group before them is multiplied. */
+template <int ROWS, int SUB, class SOURCE>
+static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w,
+                                                 const struct many_x<ROWS> &x, uint32_t column, uint64_t in)
+{
+    enum { SUBS = many_group<ROWS>::SUBS };
+    uint32_t a[8 * SUBS];
+    if constexpr (SUB % 2 == 0)
+        in = x.enter(column, SUB / 2);
+    many_wait();
+    /* the group before the last was the last one of its chunk */
+    if constexpr (SUBS == 2 && SUB >= 4)
+        x.leave(column, SUB / 2 - 2);
+    else if constexpr (SUBS == 1 && SUB % 2 && SUB >= 3)
+        x.leave(column, SUB / 2 - 1);
+    if constexpr (SUB % 2 == 2 - SUBS)
+        x.refill(column * STEPS + SUB / 2);
+    w.template sub<SUB>(a);
+    if constexpr (SUBS == 2)
+        w.template sub<SUB + 1>(a + 8);
+    many_ready<8 * SUBS>(a);
+#pragma unroll
+    for (int i = 0; i < 2 * SUBS; i++)
+        many_mma<ROWS>(acc, a + 4 * i, in + 4 * (SUB % 2) + 2 * i);
+    wgmma_commit();
+    if constexpr (SUB + SUBS < 8)
+        many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
+}
+
+/* acc += the block's columns. SOURCE gives the operands of a sub, and is told when a column begins and ends. There a
+ * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
+ * turn of a loop. */
 template <int ROWS, class SOURCE>
 static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w,
                                                     const struct many_x<ROWS> &x)
@@ -261,21 +299,12 @@ static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOUR
     x.begin();
     for (uint32_t column = 0; column * STEPS < x.count; column++) {
         w.enter();
-#pragma unroll 1
-        for (uint32_t step = 0; step < STEPS; step++) {
-            uint32_t a[16];
-            w.step(a, step);
-            const uint64_t in = x.enter(column, step);
-            many_ready(a);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                many_mma<ROWS>(acc, a + 4 * i, in + 2 * i);
-            wgmma_commit();
-            wgmma_done<ROWS / 8>(acc);
-            x.leave(column, step);
-            x.refill(column * STEPS + step);
-        }
+        many_subs<ROWS, 0>(acc, w, x, column, 0);
         w.leave();
+        wgmma_done<ROWS / 8>(acc);
+#pragma unroll
+        for (int step = STEPS - many_group<ROWS>::SUBS; step < STEPS; step++)
+            x.leave(column, step);
     }
 }
 
@@ -285,10 +314,10 @@ template <class FORM> struct many_form {
     static_assert(DEPTH <= TILES_MOST, "barriers");
     struct many_tiles tiles;
     uint32_t stage, parity;
-    FORM form;
+    struct tile_head head;
+    uint4 q[FORM::CHUNKS];
 
-    __device__ __forceinline__ many_form(const struct many_tiles &t)
-        : tiles(t), stage(0), parity(0), form((struct tile_head){})
+    __device__ __forceinline__ many_form(const struct many_tiles &t) : tiles(t), stage(0), parity(0)
     {
     }
     __device__ __forceinline__ const uint8_t *tile() const
@@ -303,11 +332,15 @@ template <class FORM> struct many_form {
     __device__ __forceinline__ void enter()
     {
         bar_wait(tiles.full + stage, parity);
-        form = FORM(tile_head(tile(), FORM::BYTES, [](const uint8_t *p) { return *(const uint4 *)p; }));
+        head = tile_head(tile(), FORM::BYTES, [](const uint8_t *p) { return *(const uint4 *)p; });
     }
-    __device__ __forceinline__ void step(uint32_t a[16], uint32_t step)
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
     {
-        form.step(a, tile(), step);
+#pragma unroll
+        for (int j = 0; j < FORM::CHUNKS; j++)
+            if (FORM::first(j) == SUB)
+                q[j] = *(const uint4 *)(tile() + 512 * j + threadIdx.x % 32 * 16);
+        FORM(head).template sub<SUB>(a, q);
     }
     __device__ __forceinline__ void leave()
     {
@@ -372,22 +405,18 @@ template <int FMT> struct many_rows {
     {
     }
     /* Past the row's end there are zeros. */
-    __device__ __forceinline__ void step(uint32_t a[16], uint32_t step)
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
     {
         const uint32_t lane = threadIdx.x % 32;
-        if (step % 2 == 0 && at + 2 * step < sub_end)
+        const bool there = at + SUB < sub_end;
+        if (SUB % SUBS == 0 && there)
             bar_wait(full + slot, parity);
-        const uint8_t *p = room + slot * SLOT + lane / 4 * PITCH + 128 * (step % 2) + lane % 4 * 16;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const bool there = at + 2 * step + i < sub_end;
-            const uint4 u = many_plain<FMT>(*(const uint4 *)(p + 64 * i)),
-                        v = many_plain<FMT>(*(const uint4 *)(p + 8 * PITCH + 64 * i));
-            uint32_t *to = a + 8 * i;
-            to[0] = there ? u.x : 0, to[1] = there ? v.x : 0, to[2] = there ? u.y : 0, to[3] = there ? v.y : 0;
-            to[4] = there ? u.z : 0, to[5] = there ? v.z : 0, to[6] = there ? u.w : 0, to[7] = there ? v.w : 0;
-        }
-        if (step % 2) {
+        const uint8_t *p = room + slot * SLOT + lane / 4 * PITCH + 64 * (SUB % SUBS) + lane % 4 * 16;
+        uint4 u = *(const uint4 *)p, v = *(const uint4 *)(p + 8 * PITCH);
+        u = many_plain<FMT>(u), v = many_plain<FMT>(v);
+        a[0] = there ? u.x : 0, a[1] = there ? v.x : 0, a[2] = there ? u.y : 0, a[3] = there ? v.y : 0;
+        a[4] = there ? u.z : 0, a[5] = there ? v.z : 0, a[6] = there ? u.w : 0, a[7] = there ? v.w : 0;
+        if (SUB % SUBS == SUBS - 1) {
             __syncwarp();
             fetch(slot);
             slot = slot + 1 < DEPTH ? slot + 1 : 0;

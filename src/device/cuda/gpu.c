@@ -32,6 +32,7 @@ static const struct kernel_row rows[] = {
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, SHARED_USUAL, "dequant_tile"},
+    {K_FP8, MODULE_WEIGHTS, SHARED_USUAL, "fp8_rows"},
     {K_GEMM_FLOAT, MODULE_WEIGHTS, SHARED_USUAL, "gemm_float"},
     {K_GEMV_TILED, MODULE_WEIGHTS, SHARED_MORE, "gemv_tiled"},
     {K_QUANTISE, MODULE_WEIGHTS, SHARED_USUAL, "quantise_q8_1"},

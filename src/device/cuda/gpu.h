@@ -40,6 +40,7 @@ enum gpu_kernel {
     K_REPACK = K_GEMM_MANY + MANY_KERNELS,
     K_DEQUANT,
     K_DEQUANT_TILE,
+    K_FP8,
     K_GEMM_FLOAT,
     K_GEMV_TILED,
     K_QUANTISE,

@@ -213,11 +213,17 @@ static uint32_t *plain_rows(struct launch *l)
         return &l->a.mix.m;
     case ARGS_GATE:
         return &l->a.gate.m;
-    case ARGS_BLAS:
-        return &l->a.blas.m;
     default:
         return NULL;
     }
+}
+
+/* cuBLASLt looks for an algorithm for every number of rows, so there are few of them. The rows behind the last one are
+ * of no use, and within the list's. */
+static uint32_t blas_rows(const struct launch *l, uint32_t m)
+{
+    const uint32_t unit = m > 512 ? 128 : m > 128 ? 64 : 16, up = (m + unit - 1) / unit * unit;
+    return up < l->m ? up : m > l->m ? m : l->m;
 }
 
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
@@ -245,6 +251,9 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
         break;
     case ARGS_ATTN:
         bind_attn(l, m, s, limits);
+        break;
+    case ARGS_BLAS:
+        l->a.blas.m = m ? blas_rows(l, m) : 0;
         break;
     case ARGS_GROUP:
         bind_group(l, m);
@@ -284,6 +293,7 @@ static void print_span(struct span s, struct buf *out)
 {
     static const char *const name[PLACE_COUNT] = {[PLACE_PACK] = "pack",
                                                   [PLACE_HALF] = "half",
+                                                  [PLACE_FP8] = "fp8",
                                                   [PLACE_FLOATS] = "floats",
                                                   [PLACE_Q8] = "q8",
                                                   [PLACE_Y] = "y",

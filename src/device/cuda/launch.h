@@ -44,6 +44,7 @@ enum launch_args {
     ARGS_GATE,
     ARGS_LORA,
     ARGS_DEQUANT,
+    ARGS_FP8,
     ARGS_PICK,
     ARGS_EACH,
     ARGS_Q8,
@@ -59,6 +60,7 @@ enum launch_place {
     PLACE_BUFFER,
     PLACE_PACK,   /* input of products, packed fp16 */
     PLACE_HALF,   /* the same for cuBLASLt */
+    PLACE_FP8,    /* and as fp8 */
     PLACE_FLOATS, /* the same as float rows */
     PLACE_Q8,     /* the same as int8 blocks */
     PLACE_Y,      /* results of products */
@@ -137,6 +139,7 @@ union launch_params {
     struct mix_args mix;
     struct lora_args lora;
     struct dequant_args dequant;
+    struct fp8_args fp8;
     struct pick_args pick;
     struct rows_args each;
     struct q8_args q8;
@@ -156,6 +159,7 @@ struct launch {
     uint32_t op;   /* of the plan */
     uint32_t m;    /* rows, as many as the class may have */
     uint32_t once; /* a weight that is decoded for good: not again once it is */
+    bool more;     /* and another launch follows before it is */
     struct launch_rows rows;
     struct gpu_grid grid;
     struct span reads[LAUNCH_READS], writes[LAUNCH_WRITES];

@@ -40,6 +40,8 @@ struct scratch {
     uint8_t *q8;
     uint16_t *half;    /* (max_rows, the most columns) */
     float *half_scale; /* (max_rows) */
+    uint8_t *fp8;      /* the same rows as e4m3, times fp8_scale; NULL: no product wants it */
+    float *fp8_scale;
     float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
     uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */
     uint64_t decoded_bytes;
@@ -57,6 +59,12 @@ struct scratch {
     uint32_t *counters; /* of split-K: counters of blocks, and their partial sums */
     float *sums;
     uint32_t max_rows;
+};
+
+/* A weight that stays decoded, as fp16; or, with a scale a row, as e4m3. */
+struct kept_weight {
+    void *values; /* NULL: it does not */
+    float *scale;
 };
 
 /* Ways to lower that tests and benchmarks compare. */
@@ -80,7 +88,7 @@ struct lower {
     float *state; /* slots of state, state_floats each */
     uint64_t state_floats;
     uint32_t ratio[RATIOS_MOST], ratios; /* heads / kv_heads that attention of the plan has */
-    uint16_t *const *copy;               /* (weights): where one stays decoded, or NULL; NULL: none does */
+    const struct kept_weight *kept;      /* (weights): those that stay decoded; NULL: none does */
     bool half;                           /* cuBLASLt is there */
     enum path path;     /* PATH_FLOAT, TILED or INTEGER for all products; else as rows want it */
     uint32_t per_block; /* of PATH_TILED: outputs a block; its chunk is all of x where `whole` */

@@ -31,11 +31,20 @@ void lowering_grid_rows(struct launch *l, enum grid_rows dimension, uint32_t eac
     l->each = (uint8_t)each;
 }
 
-/* All of a weight as fp16, where the card has it so: it is of this type, or it stays decoded. NULL: neither. */
-static const uint16_t *half_at(const struct lowering *b, weight_id id)
+/* All of a weight as cuBLASLt takes it, where the card has it so: it is fp16, or it stays decoded. */
+struct half_weight {
+    const uint8_t *at;  /* NULL: neither */
+    const float *scale; /* of e4m3; else NULL */
+    uint32_t size;      /* of a value */
+};
+
+static struct half_weight half_of(const struct lowering *b, weight_id id)
 {
     const struct mat *w = mat_of(b, id);
-    return w->fmt == FMT_F16 ? (const uint16_t *)w->base : b->l->copy ? b->l->copy[id] : NULL;
+    const struct kept_weight *k = b->l->kept ? &b->l->kept[id] : NULL;
+    if (k && k->values)
+        return (struct half_weight){k->values, k->scale, k->scale ? 1 : 2};
+    return (struct half_weight){w->fmt == FMT_F16 ? w->base : NULL, NULL, 2};
 }
 
 enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
@@ -45,7 +54,7 @@ enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
         return b->l->path;
     for (uint32_t i = 0; i < n; i++) {
         half = half && (!w[i] || mat_of(b, w[i])->fmt == FMT_F16);
-        kept = kept && (!w[i] || half_at(b, w[i]));
+        kept = kept && (!w[i] || half_of(b, w[i]).at);
     }
     const uint32_t most = half ? HALF_ROWS_LEAST : kept ? KEPT_ROWS_LEAST : PACK_ROWS_MOST;
     return b->m > most ? PATH_HALF : PATH_PACK;
@@ -285,17 +294,32 @@ static struct launch *put_decode(struct lowering *b, const struct mat *w, uint32
     return l;
 }
 
-static void put_blas(struct lowering *b, const struct product *p, const uint16_t *w, uint32_t row, uint32_t n,
+/* Rows of k halves as e4m3. */
+static struct launch *put_fp8(struct lowering *b, const struct fp8_args *a, struct span from, struct span to,
+                              const char *why)
+{
+    struct launch *l = lowering_add(b, K_FP8, ARGS_FP8, gpu_grid(0, 1, 1, 256, 0), why);
+    l->a.fp8 = *a;
+    l->reads[0] = from;
+    l->writes[0] = to;
+    return l;
+}
+
+static void put_blas(struct lowering *b, const struct product *p, struct half_weight w, uint32_t row, uint32_t n,
                      uint32_t kp)
 {
-    struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0), "many rows");
-    l->a.blas = (struct blas_product){.w = (cu_ptr)w,
-                                      .x = (cu_ptr)b->l->at->half,
+    const struct scratch *at = b->l->at;
+    struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0),
+                                    w.scale ? "many rows, in fp8" : "many rows");
+    l->a.blas = (struct blas_product){.w = (cu_ptr)w.at,
+                                      .x = w.scale ? (cu_ptr)at->fp8 : (cu_ptr)at->half,
                                       .y = (cu_ptr)(p->y + row),
+                                      .w_scale = (cu_ptr)w.scale,
+                                      .x_scale = w.scale ? (cu_ptr)at->fp8_scale : 0,
                                       .n = n,
                                       .k = kp,
                                       .ldy = p->ldy};
-    l->reads[0] = span_of(PLACE_HALF);
+    l->reads[0] = span_of(w.scale ? PLACE_FP8 : PLACE_HALF);
     l->reads[1] = span_of(PLACE_DECODED);
     l->writes[0] = p->to;
 }
@@ -308,26 +332,56 @@ static void put_slices(struct lowering *b, const struct product *p, uint32_t mos
     for (uint32_t row = 0; row < w->n; row += most) {
         const uint32_t n = w->n - row < most ? w->n - row : most;
         put_decode(b, w, row, n, decoded, "weights as fp16 for cuBLASLt");
-        put_blas(b, p, decoded, row, n, half_width(w));
+        put_blas(b, p, (struct half_weight){(const uint8_t *)decoded, NULL, 2}, row, n, half_width(w));
     }
 }
 
-/* How many products from p on are one: their results lie side by side, and their weights do as fp16: whole, or decoded
- * into room for `most` rows. */
+/* How many products from p on are one: their results lie side by side, and their weights do: whole, or decoded into room
+ * for `most` rows. */
 static uint32_t halves_joined(const struct lowering *b, const struct product *p, uint32_t count, uint32_t most)
 {
-    const uint16_t *whole = half_at(b, p[0].weight);
+    const struct half_weight whole = half_of(b, p[0].weight);
     const uint32_t kp = half_width(mat_of(b, p[0].weight));
     uint32_t rows = mat_of(b, p[0].weight)->n, i = 1;
     for (; i < count; i++) {
         const struct mat *w = mat_of(b, p[i].weight);
-        const uint16_t *at = half_at(b, p[i].weight);
-        if (half_width(w) != kp || p[i].ldy != p[0].ldy || p[i].y != p[0].y + rows ||
-            (whole ? at != whole + (uint64_t)rows * kp : at != NULL || rows + w->n > most))
+        const struct half_weight h = half_of(b, p[i].weight);
+        const bool beside = whole.at ? h.at == whole.at + (uint64_t)rows * kp * whole.size && h.size == whole.size &&
+                                           (!h.scale || h.scale == whole.scale + rows)
+                                     : !h.at && rows + w->n <= most;
+        if (half_width(w) != kp || p[i].ldy != p[0].ldy || p[i].y != p[0].y + rows || !beside)
             break;
         rows += w->n;
     }
     return i;
+}
+
+/* What makes a weight that stays decoded. */
+static void put_kept(struct lowering *b, weight_id id)
+{
+    const struct mat *w = mat_of(b, id);
+    const struct kept_weight *k = b->l->kept ? &b->l->kept[id] : NULL;
+    if (!k || !k->values)
+        return;
+    if (!k->scale) {
+        put_decode(b, w, 0, w->n, k->values, "decoded once, stays (--gpu-copies)")->once = id;
+        return;
+    }
+    const bool half = w->fmt == FMT_F16;
+    const struct fp8_args a = {.from = half ? (const uint16_t *)w->base : b->l->at->decoded,
+                               .to = k->values,
+                               .scale = k->scale,
+                               .k = half_width(w)};
+    if (!half) {
+        struct launch *l = put_decode(b, w, 0, w->n, b->l->at->decoded, "decoded once, for fp8");
+        l->once = id;
+        l->more = true;
+    }
+    struct launch *l = put_fp8(b, &a, span_of(half ? PLACE_NONE : PLACE_DECODED), span_of(PLACE_DECODED),
+                               "fp8 once, stays (--prefill fp8)");
+    l->rows.of = ROWS_NONE;
+    l->grid.x = w->n;
+    l->once = id;
 }
 
 /* Through cuBLASLt, with a bounded room of decoded weights where they are not there whole. Neither bias nor scale: the
@@ -335,26 +389,45 @@ static uint32_t halves_joined(const struct lowering *b, const struct product *p,
 static uint32_t put_half(struct lowering *b, const struct product *p, uint32_t count)
 {
     const struct scratch *at = b->l->at;
-    const uint16_t *whole = half_at(b, p->weight);
+    struct half_weight whole = half_of(b, p->weight);
     const uint32_t kp = half_width(mat_of(b, p->weight)),
                    slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128, most = slice ? slice : UINT32_MAX,
                    joined = halves_joined(b, p, count, most);
     uint32_t rows = 0;
-    if (!whole && mat_of(b, p->weight)->n > most) {
+    if (!whole.at && mat_of(b, p->weight)->n > most) {
         put_slices(b, p, most);
         return 1;
     }
     for (uint32_t i = 0; i < joined; i++) {
         const struct mat *w = mat_of(b, p[i].weight);
-        if (!whole)
+        if (!whole.at)
             put_decode(b, w, 0, w->n, at->decoded + (uint64_t)rows * kp, "weights as fp16 for cuBLASLt");
-        else if (w->fmt != FMT_F16)
-            put_decode(b, w, 0, w->n, b->l->copy[p[i].weight], "decoded once, stays (--gpu-copies)")->once =
-                p[i].weight;
+        else
+            put_kept(b, p[i].weight);
         rows += w->n;
     }
-    put_blas(b, p, whole ? whole : at->decoded, 0, rows, kp);
+    if (!whole.at)
+        whole.at = (const uint8_t *)at->decoded;
+    put_blas(b, p, whole, 0, rows, kp);
     return joined;
+}
+
+/* All products of a set; what they share of their input as fp8 is made once. */
+static void put_halves(struct lowering *b, const struct product_set *s)
+{
+    const struct scratch *at = b->l->at;
+    bool fp8 = false;
+    for (uint32_t i = 0; i < s->n; i++)
+        fp8 = fp8 || half_of(b, s->p[i].weight).scale;
+    if (fp8) {
+        const struct fp8_args a = {.from = at->half,
+                                   .to = at->fp8,
+                                   .scale = at->fp8_scale,
+                                   .k = half_width(mat_of(b, s->p[0].weight))};
+        lowering_grid_rows(put_fp8(b, &a, span_of(PLACE_HALF), span_of(PLACE_FP8), "the input as fp8"), GRID_X, 1);
+    }
+    for (uint32_t i = 0; i < s->n;)
+        i += put_half(b, &s->p[i], s->n - i);
 }
 
 /* One row by the kernels that callers of the public header can ask for. */
@@ -386,7 +459,7 @@ static void put_product(struct lowering *b, const struct product_set *s, const s
     case PATH_PACK:
         put_packed(b, s, p);
         return;
-    case PATH_HALF: /* lower_products */
+    case PATH_HALF: /* put_halves */
         return;
     case PATH_FLOAT: {
         const struct mat *w = mat_of(b, p->weight);
@@ -413,8 +486,8 @@ void lower_products(struct lowering *b, const struct product_set *s, const struc
     /* the products may write where their input is */
     for (uint32_t i = 0; i < s->n; i++)
         lora_down(b, &(struct lora_job){.slot = s->p[i].adapter, .area = i}, in);
-    for (uint32_t i = 0; i < s->n && s->path == PATH_HALF;)
-        i += put_half(b, &s->p[i], s->n - i);
+    if (s->path == PATH_HALF)
+        put_halves(b, s);
     for (uint32_t i = 0; i < s->n && s->path != PATH_HALF; i++)
         put_product(b, s, &s->p[i], in);
     for (uint32_t i = 0; i < s->n; i++)

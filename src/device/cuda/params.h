@@ -181,6 +181,14 @@ struct dequant_args {
     uint32_t first, rows, kp, pad;
 };
 
+/* Rows of k halves, a multiple of 32, as e4m3, each with its largest value at the type's. */
+struct fp8_args {
+    const uint16_t *from; /* (rows, k) */
+    uint8_t *to;          /* the same */
+    float *scale;         /* (rows) */
+    uint32_t k, pad;
+};
+
 struct pack_args {
     const float *x; /* (m, ldx) */
     uint64_t ldx;

@@ -18,7 +18,7 @@ static int run_one(struct replay *r, struct launch *l, const struct launch_step 
         return 0;
     if (gpu_launch(g, l->kernel, l->grid, &l->a, e))
         return -1;
-    if (l->once)
+    if (l->once && !l->more)
         r->kept[l->once] = true;
     return 0;
 }
@@ -27,7 +27,7 @@ int replay_list(struct replay *r, struct launch_list *list, const struct launch_
                 struct err *e)
 {
     /* the products of many rows need all of it, and an SM divides its memory again only when it is idle */
-    r->g->shared_percent = s->meta.rows > 16 && r->g->profile.wide ? 100 : 0;
+    r->g->shared_percent = s->meta.rows > 32 && r->g->profile.wide ? 100 : 0;
     for (uint32_t i = 0; i < list->count; i++) {
         struct launch *l = &list->all[i];
         launch_bind(l, s, &r->limits);

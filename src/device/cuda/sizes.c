@@ -74,6 +74,8 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
         return;
     s->decoded = bytes > s->decoded ? bytes : s->decoded;
     s->copies += upload_fmt(m) == FMT_F16 ? 0 : bytes;
+    s->fp8 += bytes / 2;
+    s->scales += (m->rows + 3) / 4 * 16;
 }
 
 static void measure_attn(const struct size_limits *d, const struct op_attn *o, struct step_sizes *s)
@@ -257,6 +259,8 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     s->x = take(&b, shape->exact ? in * ((k + 7) / 8 * 8) * 4 : 0);
     s->half = take(&b, large ? in * ((z->k + 31) / 32 * 32) * 2 : 0);
     s->half_scale = take(&b, in * 4);
+    s->fp8 = take(&b, large && shape->fp8 ? in * ((z->k + 31) / 32 * 32) : 0);
+    s->fp8_scale = take(&b, large && shape->fp8 ? in * 4 : 0);
     s->decoded_bytes = large ? z->decoded : 0;
     s->decoded = take(&b, s->decoded_bytes);
     s->y = take(&b, rows * z->y * 4);

@@ -142,7 +142,8 @@ bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
 {
     const bool has =
         fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 || fmt == FMT_BF16;
-    return g->wide && has && m > (fmt == FMT_Q4_K_TILE ? 32 : 16); /* up to 32 rows of Q4_K mma is faster */
+    const bool plain = fmt == FMT_F16 || fmt == FMT_BF16;
+    return g->wide && has && m > (plain ? 16 : 32); /* up to 32 rows of tiles mma is as fast, or faster */
 }
 
 /* Blocks that an SM holds: by their shared memory, and by their registers four warpgroups in all. */

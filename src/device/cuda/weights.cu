@@ -264,6 +264,49 @@ extern "C" __global__ void __launch_bounds__(256) gemv_q4k_dp4a(const __grid_con
         p.y[n] = acc;
 }
 
+/* Two values as e4m3. */
+static __device__ __forceinline__ uint32_t fp8_pair(float a, float b)
+{
+#if __CUDA_ARCH__ >= 890
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(b), "f"(a));
+    return r;
+#else
+    return f8_e4m3_from_f32(a) | (uint32_t)f8_e4m3_from_f32(b) << 8;
+#endif
+}
+
+/* A block a row. */
+extern "C" __global__ void __launch_bounds__(256) fp8_rows(const __grid_constant__ struct fp8_args p)
+{
+    __shared__ float room[32];
+    const uint4 *from = (const uint4 *)(p.from + (uint64_t)blockIdx.x * p.k);
+    uint2 *to = (uint2 *)(p.to + (uint64_t)blockIdx.x * p.k);
+    __half2 most = __float2half2_rn(0.0f);
+    dep_launch();
+    dep_wait();
+    for (uint32_t i = threadIdx.x; i < p.k / 8; i += blockDim.x) {
+        const uint4 v = from[i];
+        const __half2 *h = (const __half2 *)&v;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            most = __hmax2(most, __habs2(h[j]));
+    }
+    const float max = block_max(fmaxf(__low2float(most), __high2float(most)), room);
+    const float by = max > 0.0f ? 448.0f / max : 0.0f;
+    for (uint32_t i = threadIdx.x; i < p.k / 8; i += blockDim.x) {
+        const uint4 v = from[i];
+        const __half2 *h = (const __half2 *)&v;
+        uint32_t pair[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            pair[j] = fp8_pair(__low2float(h[j]) * by, __high2float(h[j]) * by);
+        to[i] = make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+    }
+    if (threadIdx.x == 0)
+        p.scale[blockIdx.x] = max > 0.0f ? max / 448.0f : 1.0f;
+}
+
 /* How fast memory can be read: the sum of all words, so that nothing is left out. */
 extern "C" __global__ void __launch_bounds__(512) probe_read(const __grid_constant__ struct probe_args p)
 {
