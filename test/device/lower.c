@@ -515,6 +515,37 @@ static void test_pack_once(void **state)
     }
 }
 
+/* A sum in front of the norm of what it makes. */
+static void test_sum_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct pass_test t;
+        start(&t, 200);
+        struct launch *l = put(&t, K_TAIL, ARGS_TAIL);
+        l->a.tail = (struct tail_args){.y = there, .ldy = 1024, .n = 1024, .scale = 2, .residual = here, .ldr = 1024,
+                                       .out = here, .ldo = i == 1 ? 2048 : 1024, /* rows elsewhere */
+                                       .post.kind = i == 2 ? NORM_RMS : NORM_NONE};
+        l->reads[0] = y;
+        l = put_rows(&t, i == 3 ? here + 8 : here, i == 4 ? 1016 : 1024, NORM_RMS);
+        l->a.pack.ldx = 1024;
+        if (i == 5)
+            l->rows.of = ROWS_RESULTS;
+        put_product(&t, FMT_Q4_K_TILE, there);
+        pass_sum_rows(&t.list);
+        assert_int_equal(t.list.count, i ? 3 : 2);
+        const struct launch *first = &t.list.all[0];
+        assert_int_equal(first->kernel, i ? K_TAIL : K_NORM_SUM);
+        assert_int_equal(t.list.all[t.list.count - 1].args, ARGS_GEMM);
+        if (!i) {
+            assert_ptr_equal(first->a.pack.sum.y, there);
+            assert_ptr_equal(first->a.pack.sum.residual, here);
+            assert_true(first->a.pack.sum.scale == 2 && launch_reads(first, y));
+        }
+        launch_free(&t.list);
+    }
+}
+
 /* Rows of k values that are packed for one product; how many launches are left. */
 static uint32_t row_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to)
 {
@@ -798,7 +829,7 @@ static void test_join_halves(void **state)
         kept[q->k.weight].values = at + q_n * WIDTH;
         kept[q->v.weight].values = at + (q_n + k_n) * WIDTH + (way == 2 ? 32 : 0);
         c.lower.kept = way ? kept : NULL;
-        const uint32_t rows[] = {KEPT_ROWS_LEAST, 128, 512};
+        const uint32_t rows[] = {KEPT_SMALL_LEAST, 128, 512};
         const uint32_t want[3][3] = {{0, 0, 1}, {0, 1, 1}, {0, 2, 2}};
         for (int r = 0; r < 3; r++) {
             struct launch_list list = {0};
@@ -832,7 +863,7 @@ int main(void)
         cmocka_unit_test(test_direct_results), cmocka_unit_test(test_cut_rows),
         cmocka_unit_test(test_choose_kernels), cmocka_unit_test(test_long_rows),
         cmocka_unit_test(test_classes),        cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_join_halves),
+        cmocka_unit_test(test_join_halves),    cmocka_unit_test(test_sum_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

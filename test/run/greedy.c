@@ -87,7 +87,9 @@ static void make(struct session *l, struct text *text, uint32_t count, bool by)
         seq_close(seq[i]);
 }
 
-/* How many of the texts part from `alone`, none of them without a close call. */
+static uint32_t far_calls; /* texts that part where the best leads by more */
+
+/* How many of the texts part from `alone`; prints those that do without a close call. */
 static uint32_t parted(const char *path, float close, const struct text *alone, const struct text *together)
 {
     uint32_t parted = 0;
@@ -95,9 +97,11 @@ static uint32_t parted(const char *path, float close, const struct text *alone, 
         uint32_t at = 0;
         while (at < MADE && alone[i].made[at] == together[i].made[at])
             at++;
-        if (at < MADE && !(alone[i].gap[at] <= close))
-            fail_msg("%s: text %u parts at token %u (%d, in the batch %d), where the best leads by %g", path,
-                     i, at, alone[i].made[at], together[i].made[at], (double)alone[i].gap[at]);
+        if (at < MADE && !(alone[i].gap[at] <= close)) {
+            print_message("%s: text %u parts at token %u (%d, in the batch %d), where the best leads by %g\n", path, i,
+                          at, alone[i].made[at], together[i].made[at], (double)alone[i].gap[at]);
+            far_calls++;
+        }
         parted += at < MADE;
     }
     return parted;
@@ -125,7 +129,7 @@ static void check_model(const char *path, float close, bool exact)
         make(l, together, batch, true);
         apart += parted(path, close, alone, together);
     }
-    print_message("%s on %s%s: %u of %u texts of %u tokens part, at close calls\n", path,
+    print_message("%s on %s%s: %u of %u texts of %u tokens part\n", path,
                   l->runner->device->ops->name, exact ? ", exact" : "", apart, picks ? 2 * batch : batch,
                   MADE);
     session_close(l);
@@ -153,6 +157,7 @@ static void batched_is_alone(void **state)
     }
     closedir(all);
     assert_true(models >= 30);
+    assert_int_equal(far_calls, 0); /* each was printed */
 }
 
 int main(int argc, char **argv)

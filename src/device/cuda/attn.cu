@@ -386,8 +386,8 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
         uint4 kf[2][C];
         uint2 vf[4 * C];
         ring.load_k(unit, kf);
-        flash_scores<C, R>(s, c, kf);
         ring.load_v(unit, vf);
+        flash_scores<C, R>(s, c, kf);
         flash_values<C, R>(s, p, ring.key(i), query, len, c, vf);
         __syncwarp();
         ring.fetch(i + p.stages);
@@ -498,5 +498,5 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
 
 ATTN_KERNELS(64, 2, 4)
 ATTN_KERNELS(96, 3, 4)
-ATTN_KERNELS(128, 4, 4)
+ATTN_KERNELS(128, 4, 3)
 ATTN_KERNELS(256, 8, 1)

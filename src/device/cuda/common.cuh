@@ -207,9 +207,9 @@ static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint3
                                                  uint32_t column, const float v[8])
 {
     const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS, lane = threadIdx.x % 32;
-    if (o.order == PACK_ROWS) { /* attention's results: as large as V, which is fp16 */
+    if (o.half) { /* attention's results: as large as V, which is fp16 */
         if (8 * lane + 256 * column < o.kp)
-            pack_row(o, o.pack, row, 32 * column + lane, v, 1.0f);
+            half_row(o, row, 32 * column + lane, v, 1.0f);
         if (!column && !lane)
             o.half_scale[row] = 1.0f;
         return;

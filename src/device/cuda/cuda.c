@@ -118,7 +118,9 @@ static void place_copy(void *arg, weight_id id)
     const struct mat *w = &d->weights.mat[id];
     const bool fp8 = d->options.fp8;
     const uint64_t bytes = (uint64_t)w->n * ((w->k + 31) / 32 * 32) * (fp8 ? 1 : 2);
-    if ((!fp8 && w->fmt == FMT_F16) || d->kept[id].values || bytes > d->copies_bytes - d->copies_used)
+    if (fp8 ? w->n % 16 != 0 : w->fmt == FMT_F16) /* cuBLASLt takes fp8 in whole sixteens */
+        return;
+    if (d->kept[id].values || bytes > d->copies_bytes - d->copies_used)
         return;
     d->kept[id].values = (void *)(d->copies + d->copies_used);
     d->copies_used += bytes;

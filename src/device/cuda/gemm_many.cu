@@ -453,13 +453,6 @@ struct many_sums {
     }
 };
 
-/* Four outputs of a row, in place. */
-struct many_four {
-    float v[4];
-    float *to; /* NULL: there are none */
-    uint32_t count;
-};
-
 static __device__ __forceinline__ void many_load4(const float *from, uint32_t count, float v[4])
 {
     if (count == 4 && ((uintptr_t)from & 15) == 0) {
@@ -472,81 +465,96 @@ static __device__ __forceinline__ void many_load4(const float *from, uint32_t co
         v[i] = i < count ? from[i] : 0.0f;
 }
 
-/* Sums of four outputs times the row's scale, plus their bias. */
-static __device__ __forceinline__ void many_biased(const struct gemm_seg &seg, const struct many_sums &sums,
-                                                   uint32_t row, uint32_t output, uint32_t n, uint32_t count,
-                                                   float scale, float v[4])
-{
-    const float4 y = sums.get(row, output);
-    float bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (seg.bias)
-        many_load4(seg.bias + n, count, bias);
-    v[0] = y.x * scale + bias[0], v[1] = y.y * scale + bias[1];
-    v[2] = y.z * scale + bias[2], v[3] = y.w * scale + bias[3];
-}
+/* Four outputs of a row, and what they need from memory. */
+struct many_four {
+    uint32_t seg, n, count; /* count: of outputs that there are */
+    uint32_t row, in;       /* of the block's sums */
+    float scale, more[4];   /* the row's; the residual */
+};
 
 /* Outputs `at`.. of a row of the block's; in pairs of gate and up `at` counts pairs. base: the block's first row. */
-static __device__ __forceinline__ struct many_four
-many_finish(const struct gemm_args &p, const struct many_sums &sums, uint32_t base, uint32_t row, uint32_t at)
+static __device__ __forceinline__ struct many_four many_find(const struct gemm_args &p, uint32_t base, uint32_t row,
+                                                             uint32_t at)
 {
     const uint32_t units = blockDim.x / 128, step = p.paired ? 2 : 1,
                    unit = blockIdx.y * units + at / UNIT * step;
-    struct many_four f = {{0.0f, 0.0f, 0.0f, 0.0f}, nullptr, 0};
+    struct many_four f = {0, 0, 0, row, at / UNIT * step * UNIT + at % UNIT, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
     if (unit >= p.strips)
         return f;
-    const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
-    const uint32_t n = gemm_within(p, seg, unit) * UNIT + at % UNIT, in = at / UNIT * step * UNIT + at % UNIT;
-    if (n >= seg.w.n)
+    f.seg = gemm_segment(p, unit);
+    const struct gemm_seg &seg = p.seg[f.seg];
+    f.n = gemm_within(p, seg, unit) * UNIT + at % UNIT;
+    if (f.n >= seg.w.n)
         return f;
-    const uint64_t r = base + row;
-    const float scale = p.row_scale[r];
-    f.to = seg.y + r * seg.ldy + n;
-    f.count = min(4u, seg.w.n - n);
-    many_biased(seg, sums, row, in, n, f.count, scale, f.v);
-    float more[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    if (p.paired) {
-        many_biased(p.seg[1], sums, row, in + UNIT, n, f.count, scale, more);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            f.v[i] = gemm_act(p, f.v[i], more[i]);
-        return f;
-    }
+    f.count = min(4u, seg.w.n - f.n);
+    f.scale = p.row_scale[base + row];
     if (p.residual)
-        many_load4(p.residual + r * p.ldr + n, f.count, more);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        f.v[i] = f.v[i] * p.scale + more[i];
+        many_load4(p.residual + (uint64_t)(base + row) * p.ldr + f.n, f.count, f.more);
     return f;
 }
 
-enum { MANY_AHEAD = 4 };
+/* Sums times the row's scale, plus their bias. */
+static __device__ __forceinline__ void many_biased(const struct gemm_seg &seg, const struct many_sums &sums,
+                                                   const struct many_four &f, uint32_t in, float v[4])
+{
+    const float4 y = sums.get(f.row, in);
+    float bias[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    if (seg.bias)
+        many_load4(seg.bias + f.n, f.count, bias);
+    v[0] = y.x * f.scale + bias[0], v[1] = y.y * f.scale + bias[1];
+    v[2] = y.z * f.scale + bias[2], v[3] = y.w * f.scale + bias[3];
+}
 
-/* Rows [from, to) of the block's, MANY_AHEAD x 4 outputs a thread at a time: all are read before any is written. */
+static __device__ __forceinline__ void many_put(const struct gemm_args &p, const struct many_sums &sums, uint32_t base,
+                                                const struct many_four &f)
+{
+    if (!f.count)
+        return;
+    const struct gemm_seg &seg = p.seg[f.seg];
+    float v[4], up[4];
+    many_biased(seg, sums, f, f.in, v);
+    if (p.paired) {
+        many_biased(p.seg[1], sums, f, f.in + UNIT, up);
+        if (p.act == ACT_SILU)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = act_one(ACT_SILU, v[i]) * up[i];
+        else
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = gemm_act(p, v[i], up[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = v[i] * p.scale + f.more[i];
+    }
+    float *to = seg.y + (uint64_t)(base + f.row) * seg.ldy + f.n;
+    if (f.count == 4 && ((uintptr_t)to & 15) == 0)
+        *(float4 *)to = make_float4(v[0], v[1], v[2], v[3]);
+    else
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (k < f.count)
+                to[k] = v[k];
+}
+
+/* Rows [from, to) of the block's, four outputs a thread at a time; the next four's are on their way meanwhile. A short
+ * loop: code that runs once a launch has to be fetched, and waits longer for that than it computes. */
 static __device__ __forceinline__ void many_store(const struct gemm_args &p, const struct many_sums &sums,
                                                   uint32_t base, uint32_t from, uint32_t to)
 {
     const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * UNIT, count = (to - from) * outputs / 4;
-    for (uint32_t i = threadIdx.x; i < count; i += MANY_AHEAD * blockDim.x) {
-        struct many_four f[MANY_AHEAD];
-#pragma unroll
-        for (int j = 0; j < MANY_AHEAD; j++) {
-            const uint32_t at = 4 * (i + j * blockDim.x);
-            f[j].to = nullptr;
-            if (at < 4 * count)
-                f[j] = many_finish(p, sums, base, from + at / outputs, at % outputs);
-        }
-#pragma unroll
-        for (int j = 0; j < MANY_AHEAD; j++) {
-            if (!f[j].to)
-                continue;
-            if (f[j].count == 4 && ((uintptr_t)f[j].to & 15) == 0)
-                *(float4 *)f[j].to = make_float4(f[j].v[0], f[j].v[1], f[j].v[2], f[j].v[3]);
-            else
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    if (k < f[j].count)
-                        f[j].to[k] = f[j].v[k];
-        }
+    struct many_four f = {0, 0, 0, 0, 0, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x, first = 1;; i += blockDim.x, first = 0) {
+        struct many_four next = {0, 0, 0, 0, 0, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
+        if (i < count)
+            next = many_find(p, base, from + 4 * i / outputs, 4 * i % outputs);
+        if (!first)
+            many_put(p, sums, base, f);
+        if (i >= count)
+            return;
+        f = next;
     }
 }
 

@@ -580,7 +580,7 @@ static int lower_ops(const struct lower *l, const struct step_class *c, uint32_t
 
 int lower_plan(const struct lower *l, const struct step_class *c, struct launch_list *out, struct err *e)
 {
-    /* A layer at a time: no pass looks beyond it, and changes to a short list are cheap. */
+    /* A layer at a time: no pass but the last looks beyond it, and changes to a short list are cheap. */
     const struct op *ops = l->plan->ops;
     out->count = 0;
     for (uint32_t from = c->from, to = from; from < c->to;) {
@@ -599,6 +599,8 @@ int lower_plan(const struct lower *l, const struct step_class *c, struct launch_
         out->count += part.count;
         from = to;
     }
+    if (!l->options.no_fuse)
+        pass_sum_rows(out);
     return 0;
 }
 

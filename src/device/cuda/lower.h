@@ -13,8 +13,10 @@ enum path { PATH_PACK, PATH_HALF, PATH_FLOAT, PATH_TILED, PATH_INTEGER };
 
 enum {
     HALF_ROWS_LEAST = 32,  /* more rows than this of F16 weights go to cuBLASLt; */
-    KEPT_ROWS_LEAST = 64,  /* more than this of weights that stay decoded (options.copies), */
+    KEPT_SMALL_LEAST = 32, /* more than this of small weights that stay decoded (options.copies), */
+    KEPT_ROWS_LEAST = 64,  /* more than this of large ones, */
     PACK_ROWS_MOST = 128,  /* and more than this of all others */
+    KEPT_SMALL = 32 << 20, /* bytes that a weight is smaller than */
     GRAPH_ROWS_MOST = 512, /* decode steps of more rows are not recorded */
     TILE_QUERIES = 64,     /* of prefill attention */
     DECODE_QUERIES = 16,   /* sequences with at most this many (row, head of a group) pairs are decode */

@@ -189,6 +189,16 @@ struct fp8_args {
     uint32_t k, pad;
 };
 
+/* The row is made first: x = residual + scale * (y * row_scale + bias). */
+struct pack_sum {
+    const float *y; /* (m, ldy); NULL: the row is there */
+    uint64_t ldy;
+    const float *row_scale, *bias, *residual; /* or NULL */
+    uint64_t ldr;
+    float scale;
+    uint32_t pad;
+};
+
 struct pack_args {
     const float *x; /* (m, ldx) */
     uint64_t ldx;
@@ -197,6 +207,7 @@ struct pack_args {
     struct pack_out out;
     const int32_t *slot_row;  /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
     const float *slot_weight; /* or NULL: row i times slot_weight[i] */
+    struct pack_sum sum;
 };
 
 struct tail_args {

@@ -350,7 +350,9 @@ void pass_attention_packs(const struct lower *l, const struct step_class *c, str
         const struct attn_args *x = &a->a.attn;
         const bool joins = a->kernel == K_ATTN_COMBINE;
         if (a->args != ARGS_ATTN || !x->part_queries || (!joins && x->splits > 1) ||
-            rows->args != ARGS_PACK || !launch_writes(rows, (struct span){.place = PLACE_PACK}))
+            rows->args != ARGS_PACK ||
+            (!launch_writes(rows, (struct span){.place = PLACE_PACK}) &&
+             !launch_writes(rows, (struct span){.place = PLACE_HALF})))
             continue;
         const struct pack_args *p = &rows->a.pack;
         /* a block that has all keys has whole heads, which it can pack only where they make whole columns */
@@ -358,7 +360,7 @@ void pass_attention_packs(const struct lower *l, const struct step_class *c, str
             (!joins && x->heads / x->kv.heads * x->kv.v_dim % 256))
             continue;
         a->a.attn.pack = p->out;
-        if (p->out.order == PACK_ROWS)
+        if (p->out.half)
             a->a.attn.pack.pack = (uint8_t *)p->out.half;
         a->writes[1] = rows->writes[0];
         a->why = joins ? "joins the parts of blocks that shared keys, packs the rows"
@@ -367,6 +369,46 @@ void pass_attention_packs(const struct lower *l, const struct step_class *c, str
             list->all[i - 1].a.attn.pack = a->a.attn.pack;
         launch_remove(list, i + 1);
     }
+}
+
+/* ---- sums and norms ---- */
+
+static bool sums_for(const struct launch *tail, const struct launch *rows)
+{
+    const struct tail_args *t = &tail->a.tail;
+    const struct pack_args *p = &rows->a.pack;
+    const struct launch_rows *a = &tail->rows, *b = &rows->rows;
+    return tail->args == ARGS_TAIL && rows->args == ARGS_PACK && t->post.kind == NORM_NONE &&
+           t->after.kind == NORM_NONE && p->x == t->out && p->ldx == t->ldo && p->k == t->n && !p->slot_row &&
+           a->of == ROWS_STEP && b->of == ROWS_STEP && a->first == b->first && a->most == b->most;
+}
+
+void pass_sum_rows(struct launch_list *list)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct launch *t = &list->all[i], *next = t + 1;
+        if (i + 1 == list->count || !sums_for(t, next)) {
+            if (count != i)
+                list->all[count] = *t;
+            count++;
+            continue;
+        }
+        const struct tail_args *a = &t->a.tail;
+        next->a.pack.sum = (struct pack_sum){.y = a->y,
+                                             .ldy = a->ldy,
+                                             .row_scale = a->row_scale,
+                                             .bias = a->bias,
+                                             .residual = a->residual,
+                                             .ldr = a->ldr,
+                                             .scale = a->scale};
+        next->kernel += K_NORM_SUM - K_NORM_PACK;
+        next->reads[0] = t->reads[0];
+        next->reads[1] = t->reads[1];
+        next->writes[1] = t->writes[0];
+        next->why = "scale, bias and residual behind the product, and the next one's input";
+    }
+    list->count = count;
 }
 
 /* ---- results ---- */

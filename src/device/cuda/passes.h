@@ -28,4 +28,8 @@ void pass_cut_rows(const struct lower *l, const struct step_class *c, struct lau
 /* The row of the variant table for each product. */
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list);
 
+/* The sum behind a product of cuBLASLt is made where it is normed for the next one. Over a whole plan: the next one may be
+ * another layer's. */
+void pass_sum_rows(struct launch_list *list);
+
 void passes_run(const struct lower *l, const struct step_class *c, struct launch_list *list);

@@ -39,9 +39,36 @@ static __device__ __forceinline__ float normed(const struct norm_args &n, struct
     return v;
 }
 
+/* Eight values of a row that is made here; it goes to x, too. */
+static __device__ __forceinline__ void sum8(const struct pack_args &p, uint32_t row, uint32_t at, uint32_t left,
+                                            bool aligned, float v[8])
+{
+    const struct pack_sum &s = p.sum;
+    float *x = (float *)p.x + row * p.ldx + at;
+    const float rs = s.row_scale ? s.row_scale[row] : 1.0f;
+    float r[8];
+    load8(s.y + row * s.ldy + at, left, is_aligned(s.y, s.ldy), v);
+    load8(s.residual ? s.residual + row * s.ldr + at : x, s.residual ? left : 0, is_aligned(s.residual, s.ldr), r);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float y = v[j] * rs + (s.bias && j < left ? s.bias[at + j] : 0.0f);
+        v[j] = j < left ? y * s.scale + r[j] : 0.0f;
+    }
+    if (aligned && left >= 8) {
+        *(float4 *)x = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)(x + 4) = make_float4(v[4], v[5], v[6], v[7]);
+    } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++)
+            if (j < left)
+                x[j] = v[j];
+    }
+}
+
 /* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
  * 8 values of each. */
-template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
+template <int NORM_COLUMNS, bool SUM>
+static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
 {
     __shared__ float room[3][32];
     dep_launch();
@@ -70,7 +97,11 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++) {
         const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
-        load8(x + at, at < p.k ? p.k - at : 0, aligned, v[i]);
+        const uint32_t left = at < p.k ? p.k - at : 0;
+        if (SUM)
+            sum8(p, row, at, left, aligned, v[i]);
+        else
+            load8(x + at, left, aligned, v[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
@@ -125,17 +156,33 @@ template <int NORM_COLUMNS> static __device__ __forceinline__ void norm_pack_bod
 /* Rows of up to 256 * warps, 512 * warps and 1024 * warps values. */
 extern "C" __global__ void __launch_bounds__(512) norm_pack_1(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<1>(p);
+    norm_pack_body<1, false>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(512) norm_pack_2(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<2>(p);
+    norm_pack_body<2, false>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(1024) norm_pack_4(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<4>(p);
+    norm_pack_body<4, false>(p);
+}
+
+/* The same for rows that are made here. */
+extern "C" __global__ void __launch_bounds__(512) norm_sum_1(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<1, true>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(512) norm_sum_2(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<2, true>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) norm_sum_4(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<4, true>(p);
 }
 
 /* Packed: a warp per 256 values, blockIdx.y the row. */

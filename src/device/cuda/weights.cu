@@ -276,14 +276,13 @@ static __device__ __forceinline__ uint32_t fp8_pair(float a, float b)
 #endif
 }
 
-/* A block a row. */
+/* A block a row. What follows may write where this reads (decoded weights), and starts when all of it is done. */
 extern "C" __global__ void __launch_bounds__(256) fp8_rows(const __grid_constant__ struct fp8_args p)
 {
     __shared__ float room[32];
     const uint4 *from = (const uint4 *)(p.from + (uint64_t)blockIdx.x * p.k);
     uint2 *to = (uint2 *)(p.to + (uint64_t)blockIdx.x * p.k);
     __half2 most = __float2half2_rn(0.0f);
-    dep_launch();
     dep_wait();
     for (uint32_t i = threadIdx.x; i < p.k / 8; i += blockDim.x) {
         const uint4 v = from[i];
