@@ -539,7 +539,10 @@ static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
 }
 
 /* More than is needed, where there is room: to grow takes milliseconds, in which no stream gets a token. */
-enum { GROW_SHARE = 8, GROW_PARTS = 256 }; /* of what there is; parts of what there may be, whichever is more */
+enum {
+    GROW_SHARE = 8,
+    GROW_PARTS = 256
+}; /* of what there is; parts of what there may be, whichever is more */
 
 static void runner_grow_group(struct runner *r, uint32_t g, uint32_t need)
 {

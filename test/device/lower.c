@@ -523,8 +523,14 @@ static void test_sum_rows(void **state)
         struct pass_test t;
         start(&t, 200);
         struct launch *l = put(&t, K_TAIL, ARGS_TAIL);
-        l->a.tail = (struct tail_args){.y = there, .ldy = 1024, .n = 1024, .scale = 2, .residual = here, .ldr = 1024,
-                                       .out = here, .ldo = i == 1 ? 2048 : 1024, /* rows elsewhere */
+        l->a.tail = (struct tail_args){.y = there,
+                                       .ldy = 1024,
+                                       .n = 1024,
+                                       .scale = 2,
+                                       .residual = here,
+                                       .ldr = 1024,
+                                       .out = here,
+                                       .ldo = i == 1 ? 2048 : 1024, /* rows elsewhere */
                                        .post.kind = i == 2 ? NORM_RMS : NORM_NONE};
         l->reads[0] = y;
         l = put_rows(&t, i == 3 ? here + 8 : here, i == 4 ? 1016 : 1024, NORM_RMS);

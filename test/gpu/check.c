@@ -498,11 +498,10 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
             fatal(what, &e);
             continue;
         }
-        double d = m == n ? distance(got, want, n) : 1e9,
-               bound = exact         ? 3e-5
-                       : ways[i].fp8 ? FP8_BOUND
-                       : c->bound    ? c->bound
-                                     : 4e-3;
+        double d = m == n ? distance(got, want, n) : 1e9, bound = exact         ? 3e-5
+                                                                  : ways[i].fp8 ? FP8_BOUND
+                                                                  : c->bound    ? c->bound
+                                                                                : 4e-3;
         verdict(d <= bound, what, d, bound);
         mem_free(got);
     }

@@ -98,8 +98,8 @@ static uint32_t parted(const char *path, float close, const struct text *alone, 
         while (at < MADE && alone[i].made[at] == together[i].made[at])
             at++;
         if (at < MADE && !(alone[i].gap[at] <= close)) {
-            print_message("%s: text %u parts at token %u (%d, in the batch %d), where the best leads by %g\n", path, i,
-                          at, alone[i].made[at], together[i].made[at], (double)alone[i].gap[at]);
+            print_message("%s: text %u parts at token %u (%d, in the batch %d), where the best leads by %g\n",
+                          path, i, at, alone[i].made[at], together[i].made[at], (double)alone[i].gap[at]);
             far_calls++;
         }
         parted += at < MADE;
@@ -129,9 +129,8 @@ static void check_model(const char *path, float close, bool exact)
         make(l, together, batch, true);
         apart += parted(path, close, alone, together);
     }
-    print_message("%s on %s%s: %u of %u texts of %u tokens part\n", path,
-                  l->runner->device->ops->name, exact ? ", exact" : "", apart, picks ? 2 * batch : batch,
-                  MADE);
+    print_message("%s on %s%s: %u of %u texts of %u tokens part\n", path, l->runner->device->ops->name,
+                  exact ? ", exact" : "", apart, picks ? 2 * batch : batch, MADE);
     session_close(l);
 }
 

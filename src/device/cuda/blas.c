@@ -8,7 +8,14 @@
 #include <string.h>
 
 enum { TYPE_FLOAT = 0, TYPE_HALF = 2, TYPE_E4M3 = 28, COMPUTE_FLOAT = 68, PREF_WORKSPACE = 1, OP_T = 1 };
-enum { DESC_TRANS_A = 3, DESC_SCALE_A = 17, DESC_SCALE_B = 18, DESC_FAST_SUM = 25, DESC_MODE_A = 31, DESC_MODE_B = 32 };
+enum {
+    DESC_TRANS_A = 3,
+    DESC_SCALE_A = 17,
+    DESC_SCALE_B = 18,
+    DESC_FAST_SUM = 25,
+    DESC_MODE_A = 31,
+    DESC_MODE_B = 32
+};
 enum { SCALE_ROWS = 3 }; /* a float for each row of a matrix */
 
 /* As the library declares them. */
@@ -186,8 +193,8 @@ static struct blas_shape *shape_of(struct blas *b, const struct blas_product *p,
     r = r ? r : b->layout_create(&s->x, type, p->k, p->m, p->k);
     r = r ? r : b->layout_create(&s->y, TYPE_FLOAT, p->n, p->m, (int64_t)p->ldy);
     r = r ? r
-          : b->heuristic(b->handle, s->fp8 ? b->product8 : b->product, s->w, s->x, s->y, s->y, b->preference, 1,
-                         &best, &found);
+          : b->heuristic(b->handle, s->fp8 ? b->product8 : b->product, s->w, s->x, s->y, s->y, b->preference,
+                         1, &best, &found);
     if (r || !found) {
         drop_shape(b, s);
         err_set(e, ERR_DEVICE, "cuBLASLt has no algorithm for (%u, %u) x (%u, %u)%s: status %d", p->m, p->k,
@@ -229,9 +236,9 @@ int blas_run(struct blas *b, const struct blas_product *p, struct err *e)
         return -1;
     if (b->g->timing)
         timing_before(b->g, TIMING_BLAS);
-    r = b->matmul(b->handle, fp8 ? b->product8 : b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x, &zero,
-                  (void *)p->y, s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace, b->workspace_bytes,
-                  b->g->stream);
+    r = b->matmul(b->handle, fp8 ? b->product8 : b->product, &one, (void *)p->w, s->w, (void *)p->x, s->x,
+                  &zero, (void *)p->y, s->y, (void *)p->y, s->y, &s->algo, (void *)b->workspace,
+                  b->workspace_bytes, b->g->stream);
     if (b->g->timing)
         timing_after(b->g);
     if (r)

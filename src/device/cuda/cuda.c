@@ -155,12 +155,14 @@ static int check_copies(struct cuda_device *d, bool *may, struct err *e)
                  : d->max_rows <= PACK_ROWS_MOST ? "for steps of few rows"
                                                  : "without cuBLASLt");
     if (*may && d->options.fp8 && !blas_has_fp8(d->replay.blas))
-        return err_set(e, ERR_DEVICE, "--prefill fp8 needs cuBLASLt of CUDA 12.9 or later, and a card with products of "
-                                      "fp8 that have a scale a row (Hopper)");
+        return err_set(e, ERR_DEVICE,
+                       "--prefill fp8 needs cuBLASLt of CUDA 12.9 or later, and a card with products of "
+                       "fp8 that have a scale a row (Hopper)");
     return 0;
 }
 
-static int take_copies(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes, struct err *e)
+static int take_copies(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes,
+                       struct err *e)
 {
     const uint64_t all = d->options.fp8 ? sizes->fp8 : sizes->copies;
     uint64_t room;
@@ -309,9 +311,8 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
-    return take_copies(d, p, &sizes, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e)
-               ? -1
-               : 0;
+    return take_copies(d, p, &sizes, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e) ? -1
+                                                                                                      : 0;
 }
 
 /* ---- a step ---- */

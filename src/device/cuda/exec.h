@@ -76,9 +76,9 @@ int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uin
 
 /* What a plan takes of scratch (sizes.c). */
 struct step_sizes {
-    uint32_t y, k, z; /* widest product, widest input, second results */
-    uint64_t decoded; /* bytes of the largest weight as fp16 */
-    uint64_t copies;  /* of all that are not fp16 as they are */
+    uint32_t y, k, z;     /* widest product, widest input, second results */
+    uint64_t decoded;     /* bytes of the largest weight as fp16 */
+    uint64_t copies;      /* of all that are not fp16 as they are */
     uint64_t fp8, scales; /* of all as fp8; of their scales */
     uint32_t experts, used;
     uint32_t moe_rows, slots; /* of an expert layer at a time */

@@ -57,10 +57,10 @@ enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
         kept = kept && (!w[i] || half_of(b, w[i]).at);
         small = small && (!w[i] || 2ull * mat_of(b, w[i])->n * mat_of(b, w[i])->k < KEPT_SMALL);
     }
-    const uint32_t most = half            ? HALF_ROWS_LEAST
-                          : !kept         ? PACK_ROWS_MOST
-                          : small         ? KEPT_SMALL_LEAST
-                                          : KEPT_ROWS_LEAST;
+    const uint32_t most = half    ? HALF_ROWS_LEAST
+                          : !kept ? PACK_ROWS_MOST
+                          : small ? KEPT_SMALL_LEAST
+                                  : KEPT_ROWS_LEAST;
     return b->m > most ? PATH_HALF : PATH_PACK;
 }
 
@@ -309,8 +309,8 @@ static struct launch *put_fp8(struct lowering *b, const struct fp8_args *a, stru
     return l;
 }
 
-static void put_blas(struct lowering *b, const struct product *p, struct half_weight w, uint32_t row, uint32_t n,
-                     uint32_t kp)
+static void put_blas(struct lowering *b, const struct product *p, struct half_weight w, uint32_t row,
+                     uint32_t n, uint32_t kp)
 {
     const struct scratch *at = b->l->at;
     struct launch *l = lowering_add(b, LAUNCH_BLAS, ARGS_BLAS, gpu_grid(0, 0, 0, 0, 0),
@@ -342,7 +342,8 @@ static void put_slices(struct lowering *b, const struct product *p, uint32_t mos
 
 /* How many products from p on are one: their results lie side by side, and their weights do: whole, or decoded into room
  * for `most` rows. */
-static uint32_t halves_joined(const struct lowering *b, const struct product *p, uint32_t count, uint32_t most)
+static uint32_t halves_joined(const struct lowering *b, const struct product *p, uint32_t count,
+                              uint32_t most)
 {
     const struct half_weight whole = half_of(b, p[0].weight);
     const uint32_t kp = half_width(mat_of(b, p[0].weight));
@@ -350,8 +351,8 @@ static uint32_t halves_joined(const struct lowering *b, const struct product *p,
     for (; i < count; i++) {
         const struct mat *w = mat_of(b, p[i].weight);
         const struct half_weight h = half_of(b, p[i].weight);
-        const bool beside = whole.at ? h.at == whole.at + (uint64_t)rows * kp * whole.size && h.size == whole.size &&
-                                           (!h.scale || h.scale == whole.scale + rows)
+        const bool beside = whole.at ? h.at == whole.at + (uint64_t)rows * kp * whole.size &&
+                                           h.size == whole.size && (!h.scale || h.scale == whole.scale + rows)
                                      : !h.at && rows + w->n <= most;
         if (half_width(w) != kp || p[i].ldy != p[0].ldy || p[i].y != p[0].y + rows || !beside)
             break;
@@ -395,8 +396,8 @@ static uint32_t put_half(struct lowering *b, const struct product *p, uint32_t c
     const struct scratch *at = b->l->at;
     struct half_weight whole = half_of(b, p->weight);
     const uint32_t kp = half_width(mat_of(b, p->weight)),
-                   slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128, most = slice ? slice : UINT32_MAX,
-                   joined = halves_joined(b, p, count, most);
+                   slice = (uint32_t)(at->decoded_bytes / 2 / kp) / 128 * 128,
+                   most = slice ? slice : UINT32_MAX, joined = halves_joined(b, p, count, most);
     uint32_t rows = 0;
     if (!whole.at && mat_of(b, p->weight)->n > most) {
         put_slices(b, p, most);
@@ -428,7 +429,8 @@ static void put_halves(struct lowering *b, const struct product_set *s)
                                    .to = at->fp8,
                                    .scale = at->fp8_scale,
                                    .k = half_width(mat_of(b, s->p[0].weight))};
-        lowering_grid_rows(put_fp8(b, &a, span_of(PLACE_HALF), span_of(PLACE_FP8), "the input as fp8"), GRID_X, 1);
+        lowering_grid_rows(put_fp8(b, &a, span_of(PLACE_HALF), span_of(PLACE_FP8), "the input as fp8"),
+                           GRID_X, 1);
     }
     for (uint32_t i = 0; i < s->n;)
         i += put_half(b, &s->p[i], s->n - i);
