@@ -33,6 +33,7 @@ def fake(binary, quern, tmp_path_factory):
     (["--gpu-memory", "lots"], "--gpu-memory is a size, as 8G or 500M, not 'lots'"),
     (["--gpu-memory", "0"], "--gpu-memory is a size"),
     (["--gpu-copies", "lots"], "--gpu-copies takes a size such as 512M, not 'lots'"),
+    (["--prefill", "int4"], "--prefill is f16 or fp8, not 'int4'"),
     (["--device", "tpu"], "there is no device 'tpu'"),
 ])
 def test_options_that_are_wrong(quern, args, phrase):
