@@ -809,6 +809,45 @@ static void test_classes(void **state)
     drop(&f);
 }
 
+/* A router that sees another input than the experts do. */
+static void test_router_input(void **state)
+{
+    (void)state;
+    for (int exact = 0; exact < 2; exact++) {
+        struct fixture f;
+        struct err e = {0};
+        struct paper_card c = {0};
+        struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+        const struct operand x = begin(&f), seen = plan_buffer(&f.plan, WIDTH);
+        add_experts(&f, x);
+        f.plan.ops[1].moe.router_in = seen;
+        f.plan.ops[1].moe.router_norm = rms(&f, WIDTH);
+        end(&f, x);
+        assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+        const struct device_shape shape = {.kv = &kv, .rows = 64, .seqs = 64, .outs = 64};
+        if (paper_open(&c, &f.plan, &f.weights, &shape, exact, &e))
+            fail_msg("%s", e.text);
+        for (uint32_t rows = 1; rows <= 64; rows += 21) {
+            struct launch_list list = {0};
+            struct launch_step s;
+            const struct step_class class = paper_step(&c, rows, rows, false, &s);
+            assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+            uint32_t routers = 0, of_seen = 0;
+            for (uint32_t i = 0; i < list.count; i++) {
+                const struct launch *l = &list.all[i];
+                routers += l->args == ARGS_ROUTER;
+                of_seen += (l->args == ARGS_ROUTER && l->a.router.x == c.at.buffer[seen.buffer]) ||
+                           (l->args == ARGS_PACK && l->a.pack.x == c.at.buffer[seen.buffer]);
+            }
+            assert_int_equal(of_seen, 1);
+            assert_int_equal(routers, !exact);
+            launch_free(&list);
+        }
+        paper_free(&c);
+        drop(&f);
+    }
+}
+
 /* cuBLASLt gets weights that lie side by side as one: those that fit together into the room for decoded ones, and copies. */
 static void test_join_halves(void **state)
 {
@@ -870,6 +909,7 @@ int main(void)
         cmocka_unit_test(test_choose_kernels), cmocka_unit_test(test_long_rows),
         cmocka_unit_test(test_classes),        cmocka_unit_test(test_scratch),
         cmocka_unit_test(test_join_halves),    cmocka_unit_test(test_sum_rows),
+        cmocka_unit_test(test_router_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

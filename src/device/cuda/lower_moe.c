@@ -103,6 +103,17 @@ static const struct norm *router_norm(const struct op_moe *o)
     return o->router_norm.kind ? &o->router_norm : &o->norm;
 }
 
+/* What the router sees: the experts' input, or another. */
+static struct input router_input(const struct lowering *b, const struct op_moe *o)
+{
+    const struct operand from = o->router_in.buffer ? o->router_in : o->in;
+    return (struct input){.x = buffer_at(b, from) + b->rows.first * buffer_ld(b, from),
+                          .ldx = buffer_ld(b, from),
+                          .from = buffer_span(from),
+                          .k = mat_of(b, o->router.weight)->k,
+                          .norm = router_norm(o)};
+}
+
 /* A norm that kernels of experts do themselves. */
 static bool is_simple(const struct norm *n)
 {
@@ -113,11 +124,11 @@ static bool is_simple(const struct norm *n)
 static bool router_fits(const struct lowering *b, const struct op_moe *o)
 {
     const struct mat *w = mat_of(b, o->router.weight);
-    const float *x = buffer_at(b, o->in);
+    const struct input in = router_input(b, o);
     const bool plain =
         layout_plain_bytes(w->fmt) && (!o->shared_router || mat_of(b, o->shared_router)->fmt == w->fmt);
     return b->l->path == PATH_PACK && plain && is_simple(router_norm(o)) && !o->identities && !adapts(b, o) &&
-           w->k % 4 == 0 && (((uintptr_t)x | buffer_ld(b, o->in) * sizeof *x) & 15) == 0;
+           w->k % 4 == 0 && (((uintptr_t)in.x | in.ldx * sizeof *in.x) & 15) == 0;
 }
 
 static uint32_t router_outputs(const struct op_moe *o)
@@ -125,8 +136,9 @@ static uint32_t router_outputs(const struct op_moe *o)
     return o->experts + o->identities + (o->shared_router ? 1 : 0);
 }
 
-static void put_router(struct lowering *b, const struct op_moe *o, const struct input *in)
+static void put_router(struct lowering *b, const struct op_moe *o)
 {
+    const struct input in = router_input(b, o);
     /* up to 32 rows: four outputs a block, and as many blocks as there are SMs; more: eight rows a block, whose eight
      * warps have an output each, or four */
     enum { FEW = 32, FOUR = 4, ROWS = 8 };
@@ -143,18 +155,18 @@ static void put_router(struct lowering *b, const struct op_moe *o, const struct 
         lowering_add(b, K_ROUTER + kernel, ARGS_ROUTER,
                      gpu_grid(wide, 0, 1, kernel ? 32 * ROWS : 32 * FOUR, 0), "norm and router, in float");
     lowering_grid_rows(l, GRID_Y, each);
-    l->a.router = (struct router_args){.x = in->x,
-                                       .ldx = in->ldx,
-                                       .k = in->k,
+    l->a.router = (struct router_args){.x = in.x,
+                                       .ldx = in.ldx,
+                                       .k = in.k,
                                        .outputs = outputs,
                                        .each = each,
-                                       .norm = norm_of(b, router_norm(o)),
+                                       .norm = norm_of(b, in.norm),
                                        .w = *mat_of(b, o->router.weight),
                                        .bias = vector_of(b, o->router.bias),
                                        .logits = b->l->at->router};
     if (o->shared_router)
         l->a.router.shared = *mat_of(b, o->shared_router);
-    l->reads[0] = in->from;
+    l->reads[0] = in.from;
     l->writes[0] = span_of(PLACE_ROUTE);
 }
 
@@ -162,20 +174,21 @@ static void put_router(struct lowering *b, const struct op_moe *o, const struct 
 static void put_normed(struct lowering *b, const struct op_moe *o, const struct input *x)
 {
     const struct scratch *at = b->l->at;
-    const struct lora_rows in = {.x = at->z, .ldx = x->k, .from = span_of(PLACE_Z)};
-    struct pack_args norm = {.x = x->x,
-                             .ldx = x->ldx,
-                             .k = x->k,
-                             .norm = norm_of(b, router_norm(o)),
-                             .out = {.rows = at->z, .ldr = x->k}};
+    const struct input seen = router_input(b, o);
+    const struct lora_rows in = {.x = at->z, .ldx = seen.k, .from = span_of(PLACE_Z)};
+    struct pack_args norm = {.x = seen.x,
+                             .ldx = seen.ldx,
+                             .k = seen.k,
+                             .norm = norm_of(b, seen.norm),
+                             .out = {.rows = at->z, .ldr = seen.k}};
     struct float_args r = {.w = *mat_of(b, o->router.weight),
                            .x = at->z,
-                           .ldx = x->k,
+                           .ldx = seen.k,
                            .y = at->router,
                            .ldy = router_outputs(o),
                            .bias = vector_of(b, o->router.bias),
                            .scale = 1.0f};
-    lower_rows(b, &norm, x->from, span_of(PLACE_Z),
+    lower_rows(b, &norm, seen.from, span_of(PLACE_Z),
                o->router_norm.kind ? "norm, for the router" : "norm, for router and experts");
     lower_float(b, &r, o->router.adapter, &in, span_of(PLACE_ROUTE), "router, in float");
     if (o->shared_router) {
@@ -186,7 +199,11 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
                     "weight of the shared expert");
     }
     if (o->router_norm.kind) {
-        norm.norm = norm_of(b, &o->norm);
+        norm = (struct pack_args){.x = x->x,
+                                  .ldx = x->ldx,
+                                  .k = x->k,
+                                  .norm = norm_of(b, &o->norm),
+                                  .out = {.rows = at->z, .ldr = x->k}};
         lower_rows(b, &norm, x->from, span_of(PLACE_Z), "norm, for experts");
     }
 }
@@ -203,7 +220,7 @@ static struct moe_rows put_input(struct lowering *b, const struct op_moe *o)
                          .logits = at->router,
                          .ld = router_outputs(o)};
     if (router_fits(b, o)) {
-        put_router(b, o, &r.in);
+        put_router(b, o);
         return r;
     }
     put_normed(b, o, &r.in);

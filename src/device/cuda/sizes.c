@@ -103,7 +103,7 @@ static void measure_moe(const struct size_limits *d, const struct weights *all, 
     s->slots_k = most(s->slots_k, (uint32_t)((wide + d->max_rows - 1) / d->max_rows));
     s->moe_rows = most(s->moe_rows, rows);
     s->slots = most(s->slots, slots);
-    s->z = most(s->z, most(k, n));
+    s->z = most(s->z, most(w[o->router.weight].cols, most(k, n)));
     s->experts = most(s->experts, o->experts + o->identities);
     s->used = most(s->used, o->used);
     s->shared_width = most(s->shared_width, n);
