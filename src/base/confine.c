@@ -37,6 +37,7 @@ static const uint64_t fs_rights[] = {
     [CONFINE_WRITE] = FS_WRITE,
     [CONFINE_DEVICE] = FS_READ | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL,
     [CONFINE_REMOVE] = LANDLOCK_ACCESS_FS_REMOVE_FILE,
+    [CONFINE_LINKS] = FS_WRITE | LANDLOCK_ACCESS_FS_MAKE_SYM,
 };
 
 /* All rights that a version handles. */

@@ -16,6 +16,7 @@ struct confine_rule {
         CONFINE_WRITE,  /* and make, change and remove files and folders; no links, sockets or devices */
         CONFINE_DEVICE, /* read, write, truncate, ioctl */
         CONFINE_REMOVE, /* remove files */
+        CONFINE_LINKS,  /* as CONFINE_WRITE, and make symbolic links */
     } access;
 };
 

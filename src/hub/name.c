@@ -1,9 +1,12 @@
 #define _GNU_SOURCE
 #include "hub/name.h"
 
+#include "base/buf.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/edit_distance.h"
 #include "format/jsonread.h"
+#include "hub/catalogue.h"
 #include "hub/hub.h"
 #include "hub/path.h"
 
@@ -191,12 +194,14 @@ static int name_unknown(const char *model, const json_t *aliases, struct err *e)
         if ((size_t)at + strlen(alias) + 3 < sizeof known)
             at += snprintf(known + at, sizeof known - (size_t)at, ", %s", alias);
     }
+    for (int i = 0; catalogue_row(i); i++)
+        nearest_offer(&near, catalogue_row(i)->name);
     if (near.best)
         return err_set(e, ERR_DATA, "there is no file, folder or model '%s'; did you mean '%s'?",
                        log_safe(model), log_safe(near.best));
     return err_set(e, ERR_DATA,
-                   "there is no file, folder or model '%s'; the models known by name are %s, and USER/REPO "
-                   "names one on the Hub",
+                   "there is no file, folder or model '%s'; the models known by name are %s and those that "
+                   "'quern search' lists, and USER/REPO names one on the Hub",
                    log_safe(model), log_safe(known));
 }
 
@@ -227,7 +232,25 @@ static int name_plain(struct hub_name *n, const struct hub *h, const char *model
                            path_make(n->text, e, "%s/models/%s", h->own, name_table[i].file)
                        ? -1
                        : 0;
+    const struct catalogue_row *row = catalogue_find(model);
+    if (row) {
+        char repo[512];
+        snprintf(repo, sizeof repo, "%s%s%s", row->repo, *row->quant ? ":" : "", row->quant);
+        return name_repo(n, repo, e);
+    }
     return strchr(model, '/') ? name_repo(n, model, e) : name_unknown(model, aliases, e);
+}
+
+/* "name:latest" is "name". */
+static const json_t *name_alias(const json_t *aliases, const char *model)
+{
+    char plain[256];
+    const char *latest = strstr(model, ":latest");
+    const json_t *to = json_object_get(aliases, model);
+    if (to || !latest || latest[7] || (size_t)(latest - model) >= sizeof plain)
+        return to;
+    snprintf(plain, sizeof plain, "%.*s", (int)(latest - model), model);
+    return json_object_get(aliases, plain);
 }
 
 /* An alias may refer to another one; a path in the file may begin with a ~. */
@@ -243,21 +266,41 @@ static int name_follow(struct hub_name *n, const struct hub *h, const char *mode
             return path_make(n->text, e, "%s%s", home ? home : "", model + 1);
         if (name_is_there(model) || name_is_path(model))
             return name_path(n, model, e);
-        const json_t *to = json_object_get(aliases, model);
+        const json_t *to = name_alias(aliases, model);
         if (!to)
             return name_plain(n, h, model, aliases, e);
-        if (!json_is_string(to) || !*json_string_value(to))
-            return err_set(e, ERR_DATA, "%s: '%s' stands for no text", log_safe(h->config), log_safe(model));
-        model = json_string_value(to);
+        const json_t *from = json_is_object(to) ? json_object_get(to, "from") : to; /* a preset (preset.h) */
+        if (!json_is_string(from) || !*json_string_value(from))
+            return err_set(e, ERR_DATA, "%s: '%s' stands for no model", log_safe(h->config), log_safe(model));
+        if (!strcmp(model, json_string_value(from))) /* settings for a model of the same name */
+            return name_plain(n, h, model, aliases, e);
+        model = json_string_value(from);
     }
     return err_set(e, ERR_DATA, "%s: the alias '%s' leads in a circle", log_safe(h->config), log_safe(model));
+}
+
+/* Read, not mapped: a map is watched by a thread, and a server has none before its sandbox is closed. */
+json_t *name_file(const struct hub *h, struct err *e)
+{
+    struct buf text = {.max = jsonread_config.text};
+    json_t *all = NULL;
+    if (!path_is_file(h->config))
+        all = json_object();
+    else if (!file_read(h->config, &text, e))
+        all = jsonread_object(text.data ? text.data : "", text.len, &jsonread_config, h->config, e);
+    buf_free(&text);
+    return all || e->code ? all : (err_memory(e, "models.json", 64), NULL);
 }
 
 int name_read(struct hub_name *n, const struct hub *h, const char *model, struct err *e)
 {
     json_t *aliases = NULL;
     *n = (struct hub_name){.kind = HUB_PATH};
-    if (path_is_file(h->config) && !(aliases = jsonread_file(h->config, &jsonread_config, e)))
+    /* no name: a server's sandbox has no right to the file of names */
+    if (model && !strstr(model, "://") && !name_has(model, "hf:") &&
+        (name_is_there(model) || name_is_path(model)))
+        return name_path(n, model, e);
+    if (!(aliases = name_file(h, e)))
         return -1;
     int result = name_follow(n, h, model ? model : HUB_DEFAULT, aliases, e);
     json_decref(aliases);

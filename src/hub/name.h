@@ -3,6 +3,7 @@
 
 #include "base/err.h"
 
+#include <jansson.h>
 #include <limits.h>
 #include <stdbool.h>
 
@@ -26,6 +27,8 @@ struct hub_name {
     bool plain;          /* written without hf: or a host, so it may be a misspelt path */
 };
 
+/* models.json, an object, empty where there is none; NULL and an error. */
+json_t *name_file(const struct hub *h, struct err *e);
 /* NULL = the default model. An existing path goes before every name. */
 int name_read(struct hub_name *n, const struct hub *h, const char *model, struct err *e);
 /* "user/repo@rev:quant": the same model as MODEL text. Valid for the last eight calls of a thread. */

@@ -13,6 +13,7 @@
 #include "run/defaults.h"
 #include "run/image_text.h"
 #include "run/memory.h"
+#include "run/preset.h"
 #include "run/reasoning.h"
 
 #include <errno.h>
@@ -162,6 +163,10 @@ static int session_add(const struct session *l, const char *text, size_t n, stru
 int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e)
 {
     *out = (struct adapter_mix){0};
+    /* those of a model's own settings are for every request that names none */
+    for (uint32_t i = 0; !text && json_object_get(l->preset, "adapters") && i < l->adapters; i++)
+        if (session_add(l, l->adapter[i].name, strlen(l->adapter[i].name), out, e))
+            return -1;
     for (const char *at = text; at && *at;) {
         size_t n = strcspn(at, ",");
         if (session_add(l, at, n, out, e))
@@ -329,7 +334,7 @@ int session_open(struct session **out, struct store *store, const struct session
     pthread_mutex_init(&l->lock, NULL);
     sampler_defaults(&l->defaults);
     l->reasoning_budget = o->reasoning_limited ? o->reasoning_budget : REASONING_UNLIMITED;
-    if (defaults_sampling(store, &l->defaults, e) ||
+    if (defaults_sampling(store, &l->defaults, e) || preset_apply(l, o->preset, e) ||
         constraint_cache_open(&l->constraints, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
         session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
@@ -369,6 +374,8 @@ void session_close(struct session *l)
         store_close(l->adapter_store[i]);
     }
     store_close(l->store);
+    json_decref(l->preset);
+    mem_free(l->preset_stops);
     mem_free(l->stop_ids);
     mem_free(l);
 }
@@ -495,7 +502,13 @@ int session_prompt(const struct session *l, const struct prompt_request *r, stru
         return err_set(e, ERR_RESOURCE, "the system gives no random number");
     snprintf(mark, sizeof mark, "quern-image-%016llx", (unsigned long long)random);
     localtime_r(&now, &request.now);
-    if (chat_render(l->chat, &request, &spans, e))
+    json_t *all = l->preset ? preset_messages(l, r->messages) : NULL;
+    if (l->preset && !all)
+        return err_memory(e, "the messages", 64);
+    request.messages = all ? all : r->messages;
+    int bad = chat_render(l->chat, &request, &spans, e);
+    json_decref(all);
+    if (bad)
         return -1;
     int failed = session_encode_spans(l, r, &spans, mark, out, e);
     spans_free(&spans);

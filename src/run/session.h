@@ -37,6 +37,8 @@ struct session_options {
     bool no_images;               /* no tower is opened */
     const char *const *lora;      /* (loras): adapters, each "NAME=PATH[:SCALE]" or "PATH[:SCALE]" */
     size_t loras;
+    const char *name;     /* that it was asked for by; NULL = by its path */
+    const json_t *preset; /* settings of its own: parameters, system, messages (hub/preset.h); NULL = none */
 };
 
 enum { SESSION_ADAPTERS = 64 };
@@ -69,7 +71,11 @@ struct session {
     struct session_adapter adapter[SESSION_ADAPTERS];
     struct store *adapter_store[SESSION_ADAPTERS];
     uint32_t adapters;
-    uint32_t own_weights; /* of the model's table: those of adapters follow */
+    uint32_t own_weights;      /* of the model's table: those of adapters follow */
+    json_t *preset;            /* as in the options, or NULL */
+    const char **preset_stops; /* (preset_stop_count): stop strings of requests that have none */
+    size_t preset_stop_count;
+    uint32_t preset_most; /* tokens of an answer where a request does not say; 0 = no limit */
     pthread_mutex_t lock;
     struct constraint_vocab *vocab, *call_vocab; /* created on first use, under the lock */
     struct constraint_cache *constraints;        /* in these vocabularies */

@@ -186,6 +186,7 @@ static int models_read(struct models *m, struct instance *f, struct err *e)
         embedder_runner(&o.runner, !k->encoder, k->context, m->o->texts ? m->o->texts : 1);
     else
         o.runner.seqs = m->o->engine.slots;
+    o.name = f->of->name;
     if (m->o->open(m->o->arg, &f->session, f->of->path, &o, e))
         return -1;
     f->session->runner->resize = models_resize;
@@ -194,6 +195,8 @@ static int models_read(struct models *m, struct instance *f, struct err *e)
     g.users = &m->users;
     if (m->o->publisher)
         g.events = (struct kv_events_options){models_publish, f};
+    uint32_t seqs = f->session->runner->most_seqs; /* a model's own settings may have fewer */
+    g.slots = g.slots < seqs ? g.slots : seqs;
     return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, &m->users, e)
                                        : engine_open(&f->engine, f->session, &g, e);
 }

@@ -14,6 +14,10 @@ void ollama_tags(struct conn *c);
 void ollama_ps(struct conn *c);
 void ollama_refuse(struct conn *c);
 void ollama_show(struct request *a);
+void ollama_pull(struct request *a);
+void ollama_create(struct request *a);
+void ollama_copy(struct request *a);
+void ollama_delete(struct request *a);
 void ollama_chat(struct request *a);
 void ollama_generate(struct request *a);
 void ollama_embed(struct request *a);      /* /api/embed: many texts */

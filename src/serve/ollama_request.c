@@ -73,7 +73,8 @@ static void ollama_options(json_t *out, json_t *options)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         ollama_move(out, names[i][1], options, names[i][0]);
     int64_t most = field_int(options, "num_predict", -1);
-    json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : -1));
+    if (json_object_get(options, "num_predict"))
+        json_object_set_new(out, "max_tokens", json_integer(most > 0 ? most : -1));
 }
 
 /* "json", or a schema; "" is nothing. */

@@ -442,17 +442,29 @@ static int openai_stops(struct request *a, struct request_draft *q)
                                 "stop has to be a text or a list of texts, none of them empty");
         q->stops[i] = text;
     }
+    const struct session *l = a->model->session;
+    for (size_t i = 0; !stop && i < l->preset_stop_count && i < OPENAI_STOPS; i++)
+        q->stops[n++] = l->preset_stops[i];
     q->request.stop_strings = q->stops;
     q->request.stops = n;
     a->stops = json_incref((json_t *)(uintptr_t)stop);
     return 0;
 }
 
+/* Where the request has no limit: that of the model's own settings, -1 = none; OpenAI's completions have 16. */
+static int64_t openai_usual_most(const struct request *a)
+{
+    uint32_t most = a->model->session->preset_most;
+    if (!a->chat && !(a->route && (a->route->api == API_OLLAMA || a->route->api == API_OLLAMA_CHAT)))
+        return 16;
+    return most ? (int64_t)most : -1;
+}
+
 /* How many tokens: -1 and what is more than the context holds mean as many as fit. */
 static void openai_most(const struct request *a, struct request_draft *q)
 {
     int64_t most =
-        field_int(q->body, "max_completion_tokens", field_int(q->body, "max_tokens", a->chat ? -1 : 16));
+        field_int(q->body, "max_completion_tokens", field_int(q->body, "max_tokens", openai_usual_most(a)));
     q->request.prompt_only = !most;
     q->request.most = most < 0 || most > UINT32_MAX ? 0 : (uint32_t)most;
 }

@@ -7,6 +7,7 @@
 #include "serve/models.h"
 #include "serve/usage.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -24,7 +25,14 @@ struct server_key {
 };
 
 struct batch_feed;
+struct manager;
 struct mcp_server;
+
+/* A model that is there from now on, or (path NULL) no longer. */
+struct model_change {
+    const char *name, *path;
+    const json_t *preset; /* its settings (hub/preset.h), or NULL */
+};
 
 struct server_options {
     const char *host;               /* an address or "localhost" */
@@ -55,6 +63,9 @@ struct server_options {
     const struct batch_feed *feed; /* runs these lines, and ends with them; without an address. NULL = none */
     /* SIGHUP: reloads the keys into keys and key_count above; a key keeps its index. Runs in the loop. */
     int (*reload)(void *arg, struct err *e);
+    struct manager *manager; /* downloads, makes and removes models for admin keys; NULL = none does */
+    void (*change_models)(void *arg,
+                          const struct model_change *c); /* the list has to follow; a worker's thread */
     void *arg;
 };
 

@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "comm/job.h"
 #include "model/arch.h"
+#include "run/preset.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -268,13 +269,19 @@ int load_model(struct session **out, const char *model, struct session_options *
         return -1;
     struct session_options with = *o;
     with.lora = lora;
-    if (load_adapters(a, lora, &with.loras, e) || tool_open(&store, model, e))
+    if (load_adapters(a, lora, &with.loras, e))
         return -1;
+    json_t *preset = o->preset ? json_incref((json_t *)(uintptr_t)o->preset) : tool_preset(model, e);
+    if (e->code || (preset && preset_options(preset, &with, lora, e)) || tool_open(&store, model, e)) {
+        json_decref(preset);
+        return -1;
+    }
     progress_start(&bar.bar, "loading");
     with.runner.progress = load_show;
     with.runner.progress_arg = &bar;
     int r = session_open(out, store, &with, e);
     progress_end(&bar.bar);
+    json_decref(preset);
     if (r)
         load_served(e);
     if (!r) {

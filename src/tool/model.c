@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "format/store.h"
 #include "hub/hub.h"
+#include "hub/path.h"
+#include "hub/preset.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -96,6 +98,14 @@ int tool_model_path(const char *model, char *path, size_t size, struct err *e)
     int length = snprintf(path, size, "%s", here ? found : pulled.path);
     return length >= 0 && (size_t)length < size ? 0
                                                 : err_set(e, ERR_USAGE, "the path of the model is too long");
+}
+
+json_t *tool_preset(const char *model, struct err *e)
+{
+    struct hub h;
+    const char *name = model ? model : HUB_DEFAULT;
+    bool path = name[0] == '/' || path_is_file(name) || path_is_folder(name); /* which has none */
+    return path || tool_hub(&h, e) ? NULL : preset_read(&h, name, e);
 }
 
 int tool_open(struct store **out, const char *model, struct err *e)

@@ -2,6 +2,7 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "hub/local_models.h"
+#include "hub/preset.h"
 #include "tool/tool.h"
 
 static const struct arg_option rm_options[] = {
@@ -18,6 +19,11 @@ static int rm_run(const struct args *a, struct err *e)
         return -1;
     for (int i = 0; i < a->count; i++) {
         struct hub_name n;
+        int missing = preset_is_name(a->words[i]) ? preset_write(&h, a->words[i], NULL, e) : 1;
+        if (missing < 0)
+            return -1;
+        if (!missing) /* it was a name of the user's own; its model stays */
+            continue;
         if (name_read(&n, &h, a->words[i], e) || local_models_remove(&h, &n, &freed, e))
             return -1;
         all += freed;
@@ -40,7 +46,9 @@ const struct tool_verb tool_rm = {
     .words = "MODEL...",
     .brief = "remove models that were fetched",
     .more = "  quern rm Qwen/Qwen3-8B-GGUF:Q8_0    this one\n"
-            "  quern rm Qwen/Qwen3-8B-GGUF         all of the repository, parts of downloads too\n\n"
+            "  quern rm Qwen/Qwen3-8B-GGUF         all of the repository, parts of downloads too\n"
+            "  quern rm brief                      a name that 'quern create' or 'cp' has made; its model "
+            "stays\n\n"
             "Only files in the caches are removed, never a path.\n",
     .options = rm_options,
     .least = 1,

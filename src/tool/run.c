@@ -217,10 +217,10 @@ static int run_print_profile(struct run *r, const struct generation *g, struct e
 }
 
 /* 0: until the model ends. */
-static uint32_t run_most(const struct args *a)
+static uint32_t run_most(const struct run *r)
 {
-    int64_t n = args_int(a, "predict", -1);
-    return n < 0 ? 0 : (uint32_t)n;
+    int64_t n = args_int(r->a, "predict", -1);
+    return n < 0 ? r->session->preset_most : (uint32_t)n;
 }
 
 /* Lines are broken at words on a terminal. */
@@ -238,7 +238,7 @@ static int run_once(struct run *r, struct err *e)
     struct wrap wrap = {0};
     struct answer_options o = {
         .sampler = &r->sampling.params,
-        .most = run_most(r->a),
+        .most = run_most(r),
         .stop_strings = r->stops,
         .stops = r->stop_count,
         .constraint = r->constraint,
@@ -288,7 +288,7 @@ static int run_talk(struct run *r, struct err *e)
     struct chat_options o = {
         .system = args_text(r->a, "system"),
         .sampling = &r->sampling,
-        .most = run_most(r->a),
+        .most = run_most(r),
         .stop_strings = r->stops,
         .stops = r->stop_count,
         .constraint = r->constraint,
@@ -342,6 +342,11 @@ static int run_all(struct run *r, struct err *e)
         sampler_check(&r->sampling.params, r->session->model->plan.out_width, e) ||
         images_prepare(&r->images, r->session->vision, e))
         return -1;
+    for (size_t i = 0; !r->stop_count && i < r->session->preset_stop_count && i < RUN_STOPS; i++)
+        r->stops[i] = r->session->preset_stops[i];
+    r->stop_count = r->stop_count || r->session->preset_stop_count == 0 ? r->stop_count
+                    : r->session->preset_stop_count < RUN_STOPS         ? r->session->preset_stop_count
+                                                                        : RUN_STOPS;
     if (!is_chat && !r->prompt.len && file_read("-", &r->prompt, e))
         return -1;
     if (!is_chat && !r->prompt.len)

@@ -6,13 +6,14 @@
 #include "base/mem.h"
 #include "base/num.h"
 #include "device/device.h"
-#include "hub/name.h"
+#include "hub/hub.h"
 #include "hub/public_address.h"
 #include "hub/url_fetcher.h"
 #include "media/decoder.h"
 #include "save/state.h"
 #include "serve/kv_publisher.h"
 #include "serve/limit.h"
+#include "serve/manager.h"
 #include "serve/metrics.h"
 #include "serve/notify.h"
 #include "serve/page.h"
@@ -27,6 +28,7 @@
 #include "tool/tool.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +105,8 @@ static const struct arg_option serve_options[] = {
     {"no-state", 0, ARG_FLAG, NULL, "keep responses, conversations and usage in memory only", 0, 0},
     {"keep-responses", 0, ARG_TEXT, "T",
      "keep stored responses and conversations for this time after their last use (default: 30d)", 0, 0},
+    {"manage", 0, ARG_FLAG, NULL,
+     "clients may pull, create, copy and delete models (default: those with an admin key)", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
     IMAGES_TOWER,
@@ -138,10 +142,18 @@ struct serve {
     const char *adapters[SESSION_ADAPTERS];
     uint32_t adapter_number[SESSION_ADAPTERS];
     char adapter_names[SESSION_ADAPTERS][SERVE_NAME];
-    char *draft; /* the file of --draft; NULL = none */
+    char *draft;                  /* the file of --draft; NULL = none */
+    json_t *presets[SERVE_WORDS]; /* settings of the models that were named; NULL = none */
+    struct serve_extra {          /* models that came while it runs (serve_change) */
+        char *name, *path;
+        json_t *preset;
+    } * extra; /* (extra_count), guarded by the mutex */
+    size_t extra_count;
+    pthread_mutex_t mutex;
     struct sandbox sandbox;
     struct state *state;
     char state_folder[PATH_MAX]; /* "" = in memory */
+    bool manages;                /* there is a manager */
     bool state_chosen;           /* without it the server does not start */
 };
 
@@ -162,9 +174,56 @@ static int serve_keys(void *arg, struct err *e)
 static const char *serve_path(struct serve *s, int i, const char *model, struct err *e)
 {
     char path[PATH_MAX];
+    if (!s->paths[i])
+        s->presets[i] = tool_preset(model, e);
+    if (e->code)
+        return NULL;
     if (!s->paths[i] && !tool_model_path(model, path, sizeof path, e) && !(s->paths[i] = mem_strdup(path)))
         err_memory(e, "a model's path", strlen(path));
     return s->paths[i];
+}
+
+/* A model was pulled, made, copied or removed. */
+static void serve_change(void *arg, const struct model_change *c)
+{
+    struct serve *s = arg;
+    size_t i = 0;
+    struct serve_extra x = {.name = mem_strdup(c->name), .path = c->path ? mem_strdup(c->path) : NULL};
+    pthread_mutex_lock(&s->mutex);
+    while (i < s->extra_count && strcmp(s->extra[i].name, c->name))
+        i++;
+    if (i < s->extra_count) { /* what it was */
+        struct serve_extra was = s->extra[i];
+        s->extra[i] = s->extra[--s->extra_count];
+        mem_free(was.name);
+        mem_free(was.path);
+        json_decref(was.preset);
+    }
+    struct serve_extra *grown = x.path ? mem_realloc(s->extra, s->extra_count + 1, sizeof *grown) : NULL;
+    if (grown && x.name) {
+        s->extra = grown;
+        x.preset = json_deep_copy(c->preset);
+        s->extra[s->extra_count++] = x;
+    } else {
+        mem_free(x.name);
+        mem_free(x.path);
+    }
+    pthread_mutex_unlock(&s->mutex);
+}
+
+/* What has come since the start; a name of the command line stays what it is. */
+static int serve_list_extra(struct serve *s, struct model_list *out, struct err *e)
+{
+    int failed = 0;
+    pthread_mutex_lock(&s->mutex);
+    for (size_t i = 0; i < s->extra_count && !failed; i++) {
+        bool taken = false;
+        for (size_t k = 0; k < out->count; k++)
+            taken |= !strcmp(out->items[k].name, s->extra[i].name);
+        failed = taken ? 0 : model_list_add(out, s->extra[i].name, s->extra[i].path, e);
+    }
+    pthread_mutex_unlock(&s->mutex);
+    return failed;
 }
 
 /* Those of the command line, then those of the folder. */
@@ -185,7 +244,39 @@ static int serve_list(void *arg, struct model_list *out, struct err *e)
         if (failed)
             return -1;
     }
-    return folder ? model_list_folder(out, folder, e) : 0;
+    return (folder && model_list_folder(out, folder, e)) || serve_list_extra(s, out, e) ? -1 : 0;
+}
+
+/* The settings of a model by the name that clients use; a new reference, or NULL. */
+static json_t *serve_preset(struct serve *s, const char *name)
+{
+    json_t *found = NULL;
+    int count = s->a->count ? s->a->count : 1;
+    for (int i = 0; i < count && !found; i++) {
+        char *own =
+            s->names[0] ? mem_strdup(s->names[0]) : model_name(s->a->count ? s->a->words[i] : HUB_DEFAULT);
+        found = own && name && !strcmp(own, name) ? json_incref(s->presets[i]) : NULL;
+        mem_free(own);
+    }
+    pthread_mutex_lock(&s->mutex);
+    for (size_t i = 0; i < s->extra_count && !found; i++)
+        found = name && !strcmp(s->extra[i].name, name) ? json_incref(s->extra[i].preset) : NULL;
+    pthread_mutex_unlock(&s->mutex);
+    return found;
+}
+
+static int serve_open_with(struct serve *s, struct session **out, const char *path,
+                           struct session_options *own, struct err *e)
+{
+    /* room for draft tokens; a draft model serves one model, and stays loaded when that one is unloaded */
+    struct engine_options *g = &s->m.engine;
+    if ((!own->hidden && speculate_read(s->a, g, own, e)) || load_model(out, path, own, s->a, e))
+        return -1;
+    if (own->hidden || g->draft_model || !speculate_load(s->a, s->draft, g, *out, e))
+        return 0;
+    session_close(*out);
+    *out = NULL;
+    return -1;
 }
 
 static int serve_open(void *arg, struct session **out, const char *path, const struct session_options *o,
@@ -196,17 +287,18 @@ static int serve_open(void *arg, struct session **out, const char *path, const s
     own.chat_template = s->chat_template.data;
     own.tool_parser = args_text(s->a, "tool-parser");
     own.reasoning = args_text(s->a, "reasoning");
-    /* room for draft tokens; a draft model serves one model, and stays loaded when that one is unloaded */
-    struct engine_options *g = &s->m.engine;
-    if ((!own.hidden && speculate_read(s->a, g, &own, e)) || load_model(out, path, &own, s->a, e))
-        return -1;
-    if (own.hidden || g->draft_model || !speculate_load(s->a, s->draft, g, *out, e))
-        return 0;
-    session_close(*out);
-    *out = NULL;
-    return -1;
+    json_t *preset = serve_preset(s, o->name);
+    own.preset = preset;
+    const json_t *ctx = json_object_get(json_object_get(preset, "parameters"), "num_ctx"),
+                 *slots = json_object_get(json_object_get(preset, "parameters"), "slots");
+    if (json_is_number(ctx) && !args_int(s->a, "ctx", 0))
+        own.runner.ctx = (uint32_t)json_number_value(ctx);
+    if (json_is_number(slots) && !own.hidden)
+        own.runner.seqs = (uint32_t)json_number_value(slots);
+    int failed = serve_open_with(s, out, path, &own, e);
+    json_decref(preset);
+    return failed;
 }
-
 /* "90", "90s", "5m", "1h", "-1" for ever. */
 static int serve_keep(struct serve *s, struct err *e)
 {
@@ -408,6 +500,16 @@ static int serve_use_models(struct serve *s, struct err *e)
     sandbox_use(&s->sandbox, SANDBOX_MODELS, args_text(s->a, "mmproj"));
     sandbox_use(&s->sandbox, SANDBOX_MODELS, s->draft);
     sandbox_use(&s->sandbox, SANDBOX_MODELS, folder);
+    struct hub h;
+    if (s->manages && !tool_hub(&h, e)) { /* models that will come */
+        sandbox_use(&s->sandbox, SANDBOX_MODELS, h.cache);
+        sandbox_use(&s->sandbox, SANDBOX_MODELS, h.own);
+    }
+    for (int i = 0; i < count; i++) {
+        const json_t *adapters = json_object_get(s->presets[i], "adapters");
+        for (size_t k = 0; k < json_array_size(adapters); k++)
+            sandbox_use(&s->sandbox, SANDBOX_MODELS, json_string_value(json_array_get(adapters, k)));
+    }
     for (const char *lora; (lora = args_next(s->a, "lora", &at));) {
         const char *equals = strchr(lora, '=');
         snprintf(path, sizeof path, "%s", equals ? equals + 1 : lora);
@@ -542,6 +644,12 @@ static int serve_publisher(struct serve *s, struct err *e)
 /* The processes for images and events: forked before there are secrets, threads or a sandbox. */
 static int serve_helpers(struct serve *s, struct err *e)
 {
+    const char *admin = getenv("QUERN_ADMIN_KEY");
+    struct hub h;
+    s->manages = args_flag(s->a, "manage") || args_text(s->a, "admin-key-file") || (admin && *admin);
+    if (s->manages && (tool_hub(&h, e) || manager_start(&s->o.manager, &h, e)))
+        return -1;
+    s->o.change_models = serve_change;
     return serve_publisher(s, e) || decoder_start(&s->o.decoder, e) ||
                    (args_flag(s->a, "image-urls") && url_fetcher_start(&s->o.fetcher, address_is_public, e))
                ? -1
@@ -606,6 +714,7 @@ static int serve_run(const struct args *a, struct err *e)
     if (!s)
         return err_memory(e, "the server", sizeof *s);
     s->a = a;
+    pthread_mutex_init(&s->mutex, NULL);
     s->o.notify = -1;
     s->chat_template.max = 4 << 20;
     mem_give_back();
@@ -614,12 +723,19 @@ static int serve_run(const struct args *a, struct err *e)
     kv_publisher_stop(s->m.publisher); /* after the last event */
     state_close(s->state);
     session_close(s->m.engine.draft_model);
-    for (int i = 0; i < SERVE_WORDS; i++)
+    for (int i = 0; i < SERVE_WORDS; i++) {
         mem_free(s->paths[i]);
+        json_decref(s->presets[i]);
+    }
+    while (s->extra_count)
+        serve_change(s, &(struct model_change){.name = s->extra[0].name});
+    mem_free(s->extra);
+    pthread_mutex_destroy(&s->mutex);
     mem_free(s->draft);
     sandbox_free(&s->sandbox);
     decoder_stop(s->o.decoder);
     url_fetcher_stop(s->o.fetcher);
+    manager_stop(s->o.manager);
     serve_keys_free(&s->keys);
     buf_free(&s->chat_template);
     mem_free(s);

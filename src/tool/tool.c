@@ -16,16 +16,17 @@
 
 /* In the order in which help lists them. */
 const struct tool_verb *const tool_verbs[] = {
-    &tool_run,     &tool_serve,    &tool_batch,    &tool_ps,     &tool_stop,   &tool_drain,
-    &tool_usage,   &tool_state,    &tool_pull,     &tool_ls,     &tool_show,   &tool_rm,
-    &tool_info,    &tool_tokenize, &tool_template, &tool_logits, &tool_embed,  &tool_perplexity,
-    &tool_compare, &tool_quantize, &tool_imatrix,  &tool_bench,  &tool_doctor, &tool_completion,
-    &tool_help,    NULL,
+    &tool_run,    &tool_serve,  &tool_batch,      &tool_ps,      &tool_stop,     &tool_drain,
+    &tool_usage,  &tool_state,  &tool_pull,       &tool_search,  &tool_create,   &tool_cp,
+    &tool_ls,     &tool_show,   &tool_rm,         &tool_info,    &tool_tokenize, &tool_template,
+    &tool_logits, &tool_embed,  &tool_perplexity, &tool_compare, &tool_quantize, &tool_imatrix,
+    &tool_bench,  &tool_doctor, &tool_completion, &tool_help,    NULL,
 };
 
 const struct tool_verb *tool_find(const char *name, struct err *e)
 {
     struct nearest near = {.word = name};
+    name = !strcmp(name, "list") ? "ls" : name; /* Ollama's word */
     for (int i = 0; tool_verbs[i]; i++) {
         if (!strcmp(name, tool_verbs[i]->name))
             return tool_verbs[i];

@@ -28,9 +28,9 @@ struct tool_verb {
 
 /* A new verb is a file of src/tool that defines its tool_verb, and a row in tool.c. */
 extern const struct tool_verb tool_batch, tool_bench, tool_compare, tool_completion, tool_doctor, tool_drain,
-    tool_embed, tool_help, tool_imatrix, tool_info, tool_logits, tool_ls, tool_perplexity, tool_ps, tool_pull,
-    tool_quantize, tool_rm, tool_run, tool_serve, tool_show, tool_state, tool_stop, tool_template,
-    tool_tokenize, tool_usage;
+    tool_embed, tool_help, tool_imatrix, tool_info, tool_logits, tool_ls, tool_create, tool_cp, tool_search,
+    tool_perplexity, tool_ps, tool_pull, tool_quantize, tool_rm, tool_run, tool_serve, tool_show, tool_state,
+    tool_stop, tool_template, tool_tokenize, tool_usage;
 
 extern const struct tool_verb *const tool_verbs[]; /* NULL ends it */
 /* NULL, with a sentence that names the nearest one. */
@@ -65,6 +65,8 @@ int tool_flush(void);
 /* Writes b to standard output and frees it; a buffer that failed is an error. */
 int tool_print(struct buf *b, struct err *e);
 /* Whether colours and bars may go to this stream (1 or 2): a terminal, and no NO_COLOR. */
+/* The settings of a model by its name (hub/preset.h); NULL with no error: it has none. */
+json_t *tool_preset(const char *model, struct err *e);
 bool tool_colour(int fd);
 /* The user's character set, UTF-8 where that has none: for a terminal. */
 void tool_locale(void);

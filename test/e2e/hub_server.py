@@ -125,6 +125,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.kind == "store":
             _, repo, name = re.fullmatch(r"/(store)/([^/]+/[^/]+)/(.+)", path).groups()
             return self.file(self.hub.repos[repo].files[name], {"ETag": '"store-etag"'}, fault)
+        if path == "/api/models":
+            word = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)["search"][0].lower()
+            found = [{"id": name, "downloads": 7, "likes": 1} for name in sorted(self.hub.repos) if word in name.lower()]
+            return self.plain(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
         m = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?", path)
         if m:
             return self.api(*m.groups())

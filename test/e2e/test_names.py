@@ -1,0 +1,180 @@
+"""Names that people know: the catalogue, search, models with settings of their own, and Ollama's API that manages models."""
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hub_server import Fault, HubServer
+from server import Server, until
+from test_hub import call, env, hub  # noqa: F401  (fixtures)
+
+ROOT = Path(__file__).resolve().parents[2]
+LLAMA = "unsloth/Llama-3.2-3B-Instruct-GGUF"
+FILE = "Llama-3.2-3B-Instruct-Q4_K_M.gguf"
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def weights(tiny):
+    return tiny[0].read_bytes()
+
+
+@pytest.fixture
+def llama(hub, weights):  # noqa: F811
+    """A Hub that has the catalogue's llama3.2, which is a small model of random weights here."""
+    return hub.add(LLAMA, {FILE: weights, "Llama-3.2-3B-Instruct-Q8_0.gguf": b"no" * 9000})
+
+
+def test_every_row_has_a_source():
+    rows = re.findall(r'^\{"([^"]+)", "([^"]+)", "([^"]*)", "(https://[^"]+)", "(\d{4}-\d\d-\d\d)"\},$',
+                      (ROOT / "src" / "hub" / "catalogue.inc").read_text(), re.M)
+    lines = [line for line in (ROOT / "src" / "hub" / "catalogue.inc").read_text().splitlines() if line.startswith("{")]
+    assert len(rows) == len(lines) > 30 and len({r[0] for r in rows}) == len(rows)
+    assert {"llama3.2", "qwen3:8b", "gemma3:4b", "gpt-oss:20b"} <= {r[0] for r in rows}
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+", r[1]) for r in rows)
+
+
+def test_search(call, hub, llama):  # noqa: F811
+    hub.add("me/my-llama3.2-GGUF", {"x.gguf": b"x"})
+    code, out, err = call("search", "llama3.2")
+    assert code == 0 and f"{LLAMA}:Q4_K_M" in out and "me/my-llama3.2-GGUF" in out and "7 downloads" in out, err
+    code, out, _ = call("search", "qwen3:8b", "--json", "--offline")
+    assert code == 0 and [r["name"] for r in json.loads(out)] == ["qwen3:8b"] and json.loads(out)[0]["source"].startswith("https://")
+    assert call("search", "no such model", "--offline")[0] == 65
+    hub.fault = lambda request: Fault(status=404)
+    code, out, err = call("search", "gpt-oss")
+    assert code == 0 and "gpt-oss:20b" in out and "the Hub was not searched" in err
+
+
+def test_a_short_name_is_pulled_and_run(call, tmp_path, llama, tiny):  # noqa: F811
+    code, out, err = call("pull", "llama3.2:latest")
+    assert code == 0 and FILE in out, err
+    code, out, err = call("run", "llama3.2", "-p", "hi", "-n", "3", "--temp", "0", "--template", tiny[2], "--offline", "--json")
+    assert code == 0 and len(json.loads(out)["ids"]) == 3, err
+    code, _, err = call("run", "lama3.2", "-p", "hi")
+    assert code == 65 and "did you mean 'llama3.2'?" in err
+
+
+MODELFILE = '''# a comment
+FROM ./tiny.gguf
+parameter temperature 0
+PARAMETER num_predict 5
+PARAMETER stop "a b"
+PARAMETER stop zz
+SYSTEM """Be
+brief."""
+TEMPLATE """{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}:"""
+MESSAGE user hi
+MESSAGE assistant hello
+LICENSE MIT
+'''
+
+
+def test_create_copy_and_remove(call, tmp_path, tiny):  # noqa: F811
+    (tmp_path / "tiny.gguf").symlink_to(tiny[0])
+    (tmp_path / "Modelfile").write_text(MODELFILE)
+    assert call("create", "brief")[0] == 0
+    entry = json.loads((tmp_path / "config" / "quern" / "models.json").read_text())["brief"]
+    assert entry["parameters"] == {"temperature": 0, "num_predict": 5, "stop": ["a b", "zz"]} and entry["system"] == "Be\nbrief."
+    code, out, err = call("run", "brief", "-p", "yo", "--json")
+    got = json.loads(out)
+    assert code == 0 and len(got["ids"]) == 5, err
+    prompt = call("tokenize", tiny[0], "--decode", ",".join(map(str, got["prompt_ids"])))
+    assert "[system]Be\nbrief.[user]hi[assistant]hello[user]yo:" in prompt[1] or prompt[0] != 0
+    (tmp_path / "second").write_text("FROM brief\nPARAMETER num_predict 2\n")
+    assert call("create", "briefer:1b", "-f", "second")[0] == 0
+    assert call("cp", "briefer:1b", "mine")[0] == 0
+    code, out, err = call("run", "mine", "-p", "yo", "--json")
+    assert len(json.loads(out)["ids"]) == 2 and json.loads(out)["prompt_ids"] == got["prompt_ids"], err
+    assert call("rm", "mine")[0] == 0 and call("run", "mine", "-p", "yo")[0] == 65
+    assert call("list")[0] == 0
+    for text, why in (("FROM x\nPARAMETER temperatur 1\n", "there is no parameter 'temperatur'"), ("SYSTEM x\n", "names no model"),
+                      ("FROM x\nPARAMETER temperature 1000\n", "from 0 to"), ('FROM x\nSYSTEM """a\n', "a quote is not closed"),
+                      ("FROM x\nMESSAGE nobody hi\n", "MESSAGE is of system, user or assistant"), ("FRUM x\n", "is none of FROM")):
+        (tmp_path / "bad").write_text(text)
+        code, _, err = call("create", "bad", "-f", "bad")
+        assert code != 0 and why in err, (text, err)
+    (tmp_path / "go").write_text("FROM ./tiny.gguf\nTEMPLATE {{ .System }} {{ .Prompt }}\n")
+    code, _, err = call("create", "go", "-f", "go")
+    assert code == 0 and "Go's syntax" in err
+
+
+@pytest.fixture
+def managed(binary, env, tiny, llama):  # noqa: F811
+    s = Server(binary, tiny[0], "--template", tiny[2], "--name", "tiny", "--ctx", "512",
+               env={**env, "QUERN_ADMIN_KEY": "boss", "QUERN_API_KEY": "sesame"})
+    yield s
+    assert s.stop() == 0
+
+
+def test_ollamas_client_manages_models(managed, hub, tmp_path):  # noqa: F811
+    ollama = pytest.importorskip("ollama")
+    boss = ollama.Client(host=managed.url, headers={"Authorization": "Bearer boss"})
+    other = ollama.Client(host=managed.url, headers={"Authorization": "Bearer sesame"})
+    for refused in (lambda: other.pull("llama3.2"), lambda: other.create("x", from_="tiny"), lambda: other.copy("tiny", "x"),
+                    lambda: other.delete("tiny")):
+        with pytest.raises(ollama.ResponseError) as why:
+            refused()
+        assert why.value.status_code == 403
+    steps = list(boss.pull("llama3.2", stream=True))
+    assert steps[0].status == "pulling manifest" and steps[-1].status == "success"
+    assert any(s.status.startswith("pulling ") and s.total and s.completed <= s.total for s in steps[1:-1])
+    assert "llama3.2" in [m.model for m in other.list().models]
+    assert other.chat("llama3.2", MESSAGES, options={"num_predict": 3}).eval_count == 3
+    assert boss.pull("llama3.2").status == "success"  # nothing to fetch
+    made = boss.create("brief", from_="llama3.2", system="Be brief.", parameters={"temperature": 0, "num_predict": 4})
+    assert made.status == "success"
+    assert other.chat("brief", MESSAGES).eval_count == 4
+    longer = other.chat("brief", MESSAGES).prompt_eval_count
+    assert longer > other.chat("llama3.2", MESSAGES, options={"num_predict": 1}).prompt_eval_count  # the system message
+    boss.copy("brief", "mine")
+    assert other.chat("mine", MESSAGES).eval_count == 4
+    boss.delete("mine")
+    until(lambda: "mine" not in [m.model for m in other.list().models])
+    with pytest.raises(ollama.ResponseError) as why:
+        other.chat("mine", MESSAGES)
+    assert why.value.status_code == 404
+    for wrong in (lambda: boss.pull("no-such-model"), lambda: boss.create("x", from_="no-such-model"), lambda: boss.copy("nope", "x"),
+                  lambda: boss.create("x", from_="/etc/passwd"), lambda: boss.create("x", from_="tiny", parameters={"temperatur": 1}),
+                  lambda: boss.create("../x", from_="llama3.2")):
+        with pytest.raises(ollama.ResponseError):
+            wrong()
+    boss.delete("llama3.2")
+    assert not list((tmp_path / "hf").rglob("*Q4_K_M.gguf"))
+    assert other.chat("tiny", MESSAGES, options={"num_predict": 2}).eval_count == 2  # the server's own model is still there
+
+
+def test_a_pull_ends_with_its_client(managed, hub, tmp_path):  # noqa: F811
+    hub.fault = lambda request: Fault(stall=500_000) if request["role"] == "store" else None
+    with managed.connect() as s:
+        body = json.dumps({"model": "llama3.2"}).encode()
+        s.sendall(b"POST /api/pull HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer boss\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        assert b"pulling manifest" in s.recv(65536)
+        time.sleep(0.5)
+    hub.fault = lambda request: None
+    assert managed.ask("/v1/models", Authorization="Bearer sesame")["data"]
+    assert managed.ask("/api/pull", {"model": "llama3.2", "stream": False}, Authorization="Bearer boss")["status"] == "success"
+
+
+def test_without_a_manager(serve, tiny):
+    s = serve(*tiny)
+    status, _, reply = s.request("POST", "/api/pull", {"model": "llama3.2"})
+    assert status == 501 and b"--manage" in reply
+
+
+@pytest.mark.slow  # its imports take long
+def test_llm_by_a_short_name(managed, tmp_path):
+    pytest.importorskip("llm")
+    assert managed.ask("/api/pull", {"model": "llama3.2", "stream": False}, Authorization="Bearer boss")
+    (tmp_path / "extra-openai-models.yaml").write_text(
+        f"- model_id: l\n  model_name: llama3.2\n  api_base: {managed.url}/v1\n  api_key_name: k\n")
+    (tmp_path / "keys.json").write_text('{"k": "sesame"}')
+    done = subprocess.run([sys.executable, "-m", "llm", "-m", "l", "-o", "max_tokens", "4", "-n", "hi"], capture_output=True, text=True,
+                          env={**os.environ, "LLM_USER_PATH": str(tmp_path)}, timeout=120)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
