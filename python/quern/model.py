@@ -179,7 +179,8 @@ class Model:
 
     def parse(self, messages: Messages, schema: type[T], **options: Any) -> T:
         """An answer as an instance of a pydantic model: ``chat(messages, schema=schema).parsed``."""
-        return self.chat(messages, schema=schema, **options).parsed
+        answer: Result[T] = self.chat(messages, schema=schema, **options)
+        return answer.parsed
 
     @overload
     def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[True], **options: Any) -> Stream: ...
@@ -228,7 +229,8 @@ class Model:
             return self._embedder
 
     @overload
-    def embed(self, text: str, *, prompt: Optional[str] = ..., numpy: Literal[False] = ...) -> list[float]: ...
+    def embed(self, text: str, *, prompt: Optional[str] = ...,  # type: ignore[overload-overlap]
+              numpy: Literal[False] = ...) -> list[float]: ...  # a text is a sequence of texts, too
 
     @overload
     def embed(self, text: Sequence[str], *, prompt: Optional[str] = ..., numpy: Literal[False] = ...) -> list[list[float]]: ...
@@ -311,8 +313,8 @@ class Model:
         if rows < 0:
             raise why.exception()
         width = int(self.info["vocabulary"])
-        found = _Floats(out, rows * width).array().reshape(rows, width)
-        return found if all else found[0]
+        found: numpy.ndarray[Any, Any] = _Floats(out, rows * width).array().reshape(rows, width)
+        return found if all else found.reshape(width)
 
     # ---- its end ----
 

@@ -175,6 +175,39 @@ def test_random_calls(environment, tiny, seed):
     assert "'sync': 500" in done.stdout and "'async': 512" in done.stdout, done.stdout
 
 
+SHUTDOWN = r"""
+import asyncio, sys, quern
+T = "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}assistant:"
+m = quern.Model(sys.argv[1], ctx=128, streams=3, threads=2, chat_template=T)
+m.chat("hello", max_tokens=3, regex="[a-c]{2}")
+for _ in m.complete("abc", stream=True, max_tokens=20):
+    break
+m.embed("x y")
+m.detokenize(m.tokenize("a b"))
+async def go():
+    await asyncio.gather(*[m.achat("hi", max_tokens=2) for _ in range(3)])
+    async for _ in m.achat("hi", stream=True):
+        break
+asyncio.run(go())
+left = m.chat("on and on", stream=True)
+next(left, None)
+print("end")
+"""
+
+
+@pytest.mark.slow
+def test_valgrind_sees_a_clean_end(environment, tiny, tmp_path):
+    """Python ends while a request runs. What valgrind says of Python itself is not ours: no report may name the library."""
+    if not shutil.which("valgrind") or "LD_PRELOAD" in environment:
+        pytest.skip("no valgrind here, or a library with sanitizers")
+    log = tmp_path / "valgrind"
+    done = subprocess.run(["valgrind", "--leak-check=full", "--show-leak-kinds=definite,possible", "--num-callers=20", f"--log-file={log}",
+                           sys.executable, "-c", SHUTDOWN, tiny[0]], env={**environment, "PYTHONMALLOC": "malloc"},
+                          capture_output=True, text=True, timeout=3000)
+    assert done.returncode == 0 and done.stdout == "end\n", done.stderr
+    assert "LEAK SUMMARY" in log.read_text() and "libquern" not in log.read_text(), log.read_text()[-4000:]
+
+
 def interpreters():
     found = {}
     folders = [*Path.home().glob(".pyenv/versions/3.*/bin"), *map(Path, os.environ["PATH"].split(":"))]
