@@ -150,6 +150,10 @@ def test_markdown_formulas_and_code(tab):
     assert text.locator("div.math .katex-display").count() == 2
     tab.wait_for_selector(".code .hljs-keyword")
     assert text.locator(".code-head").inner_text().strip() == "python"
+    tab.click("[aria-label='Show the source']")
+    assert text.locator(".source").inner_text() == RICH and text.locator("h1").count() == 0
+    tab.click("[aria-label='Show the source']")
+    assert text.locator("h1").count() == 1
     assert text.locator(".footnote").inner_text() == "n The text of the note." and text.locator(".note-ref").count() == 1
 
 
@@ -238,6 +242,7 @@ def test_files_become_text(tab):
     assert "y" * 9000 in content and content.endswith("Read them")
 
 
+@pytest.mark.slow
 def test_the_composer_grows_and_keeps_drafts(tab):
     low = tab.locator("#text").bounding_box()["height"]
     tab.fill("#text", "\n".join("line" for _ in range(8)))
@@ -302,6 +307,7 @@ def test_settings_are_sent_by_their_names(tab):
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
+@pytest.mark.slow
 def test_history_is_searched_renamed_pinned_and_deleted(tab):
     replies = iter(["about whales", "about trains", "about bread"])
     tab.route("**/v1/chat/completions", lambda r: fulfil(next(replies))(r))

@@ -52,6 +52,7 @@ def test_no_key_a_wrong_one_and_the_right_one(chromium, locked):
     c.close()
 
 
+@pytest.mark.slow
 def test_an_admin_loads_and_unloads(chromium, locked):
     c = chromium.new_context(viewport={"width": 1100, "height": 800})
     c.add_init_script("localStorage.setItem('quern.key', 'admin-key')")
@@ -68,6 +69,7 @@ def test_an_admin_loads_and_unloads(chromium, locked):
     c.close()
 
 
+@pytest.mark.slow
 def test_the_models_of_a_folder(chromium, binary, tiny, tmp_path):
     """Names stay with the answers that they gave; the picker searches."""
     for i in range(7):
@@ -221,7 +223,7 @@ def test_assets_are_packed_and_known_again(page_server):
     assert b"marked" in page_server.request("GET", "/page/licences.txt")[2]
 
 
-@pytest.mark.parametrize("size", [(360, 640), (820, 1180), (3840, 2160)])
+@pytest.mark.parametrize("size", [(360, 640), pytest.param((820, 1180), marks=pytest.mark.slow), pytest.param((3840, 2160), marks=pytest.mark.slow)])
 def test_fits_every_screen(chromium, page_server, size):
     with opened(chromium, page_server.url, viewport=dict(zip(("width", "height"), size))) as page:
         page.route("**/v1/chat/completions", fulfil(RICH + "\n\n" + "x" * 300))
@@ -242,6 +244,7 @@ def test_fits_every_screen(chromium, page_server, size):
         page.click("#settings-close")
 
 
+@pytest.mark.slow
 def test_dark_and_light(chromium, page_server):
     with opened(chromium, page_server.url, color_scheme="dark") as page:
         ground = lambda: page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -253,6 +256,7 @@ def test_dark_and_light(chromium, page_server):
         assert ground() == light
 
 
+@pytest.mark.slow
 def test_the_progress_of_loading_and_downloading(chromium, page_server):
     """Replies of a server that loads a model, and of one that fetches one: Ollama's /api/pull."""
     model = lambda **status: {"id": "big", "max_model_len": 8192, "meta": {"n_params": 8e9, "size": 5e9, "type": "Q4_K_M", "capabilities": ["chat", "vision"]}, "status": status}
@@ -279,6 +283,7 @@ def test_the_progress_of_loading_and_downloading(chromium, page_server):
         page.wait_for_selector(".model-row >> text=GPU · 6.0 GB in memory")
 
 
+@pytest.mark.slow
 def test_without_the_libraries_of_others(chromium, page_server):
     """A program that was built without them shows text and code."""
     c = chromium.new_context()

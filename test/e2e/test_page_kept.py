@@ -75,6 +75,22 @@ def test_two_tabs_keep_what_both_write(chromium, page_server):
         assert one.problems == [] and two.problems == []
 
 
+def test_what_is_newer_wins_and_no_message_goes(tab):
+    """A tab that reads an old record does not undo a new title; messages of both stay."""
+    title, ids, leaf = tab.evaluate("""async () => {
+        const { newConversation, addMessage, setField, absorb, merge } = await import("/page/conversation.js");
+        const one = newConversation(), q = addMessage(one, { role: "user", text: "q" }), two = structuredClone(one);
+        addMessage(two, { id: "b", role: "user", text: "b", parent: q.id });
+        two.stamps.leaf = Date.now() + 5;
+        one.title = "new", one.stamps.title = Date.now() + 1;
+        addMessage(one, { id: "a", role: "user", text: "a", parent: q.id });
+        const both = merge(two, one);
+        absorb(one, two, "a");  // this tab is making a: its leaf stays
+        return [both.title + one.title, Object.keys(both.messages).length + Object.keys(one.messages).length, both.leaf + one.leaf];
+    }""")
+    assert (title, ids, leaf) == ("newnew", 6, "ba")
+
+
 def test_a_reload_in_the_middle_of_a_stream(chromium, page_server):
     with opened(chromium, page_server.url, check=False) as page:
         page.route("**/v1/chat/completions", endless)
@@ -139,12 +155,12 @@ def test_five_hundred_conversations(chromium, page_server):
 def test_a_full_storage_says_so_and_loses_nothing(chromium, page_server):
     with opened(chromium, page_server.url, check=False) as page:
         cdp = page.context.new_cdp_session(page)
-        cdp.send("Storage.overrideQuotaForOrigin", {"origin": page_server.url, "quotaSize": 400_000})
+        cdp.send("Storage.overrideQuotaForOrigin", {"origin": page_server.url, "quotaSize": 250_000})
         page.route("**/v1/chat/completions", fulfil("a short answer"))
         ask(page, "kept before")
         finished(page)
         page.keyboard.press("Alt+n")
-        ask(page, "does not fit " + "z" * 1_000_000)
+        ask(page, "does not fit " + "z" * 300_000)
         page.wait_for_selector("#banner-full:not([hidden]) >> text=storage for the page is full")
         finished(page)
         assert page.locator("#list li").count() == 2  # both are listed, none was deleted
@@ -162,6 +178,7 @@ def test_a_full_storage_says_so_and_loses_nothing(chromium, page_server):
         assert page.locator(".turn").count() == 4
 
 
+@pytest.mark.slow
 def test_conversations_of_the_earlier_page_are_taken_over(chromium, page_server):
     with opened(chromium, page_server.url) as page:
         page.evaluate("""() => localStorage.setItem("quern.conversations", JSON.stringify([{ id: "1", title: "Old one", model: "m",
@@ -173,6 +190,7 @@ def test_conversations_of_the_earlier_page_are_taken_over(chromium, page_server)
         assert page.evaluate("localStorage.getItem('quern.conversations')") is None
 
 
+@pytest.mark.slow
 def test_no_storage_at_all(chromium, page_server):
     """A browser that gives the page no IndexedDB: it works, and says that nothing is kept."""
     c = chromium.new_context()

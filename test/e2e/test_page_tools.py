@@ -20,7 +20,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.fixture(scope="module", params=["events", "json"])
+@pytest.fixture(scope="module", params=["events", pytest.param("json", marks=pytest.mark.slow)])
 def tools(request, binary, tiny):
     """-> (server with --mcp, address of the MCP server)"""
     port, own = free_port(), free_port()

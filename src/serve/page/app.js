@@ -2,7 +2,7 @@
 import { $, announce, bytes, count, download, el, fileName, toast } from "/page/dom.js";
 import { ApiError, connection, getJson } from "/page/api.js";
 import { Answer } from "/page/answer.js";
-import { addMessage, choose, newConversation, path, setField, titleOf, versions } from "/page/conversation.js";
+import { absorb, addMessage, choose, newConversation, path, setField, titleOf, versions } from "/page/conversation.js";
 import { Composer } from "/page/composer.js";
 import { History } from "/page/history.js";
 import { loadMarkdown } from "/page/markdown.js";
@@ -58,6 +58,15 @@ function show() {
   document.title = current.title ? `${current.title} · quern` : "quern";
   $("chat-title").textContent = current.title;
   if (!all.length) welcome();
+  room(all);
+}
+
+// How much of the model's context the conversation takes.
+function room(all) {
+  const last = all.findLast((m) => m.stats?.prompt), most = models.find(last?.model)?.max_model_len;
+  const used = last && last.stats.prompt + last.stats.tokens, share = most ? used / most : 0;
+  $("fine").textContent = share ? `${used.toLocaleString("en")} of ${most.toLocaleString("en")} tokens of context` : "Models make mistakes. Check what matters.";
+  $("fine").classList.toggle("warn", share > 0.9);
 }
 
 // The first screen: the model, and what one might ask.
@@ -114,10 +123,9 @@ async function keep(c) {
   sidebar.refresh();
 }
 
-// What other tabs have added. Messages keep their identity where this tab is making them.
-function adopt(c, merged) {
-  for (const [id, m] of Object.entries(merged.messages)) if (!c.messages[id] || (m.rev > c.messages[id].rev && running?.message.id !== id)) c.messages[id] = m;
-  for (const name of ["title", "system", "pinned", "leaf", "model", "changed", "stamps"]) if (!(name === "leaf" && running?.conversation === c)) c[name] = merged[name];
+// What other tabs have added.
+function adopt(c, there) {
+  absorb(c, there, running?.conversation === c ? running.message.id : undefined);
 }
 
 async function open(id) {
@@ -212,7 +220,11 @@ async function removeAll() {
 // ---- asking ----
 
 function send(text, files = [], parent = current.leaf) {
-  if (running) return false;
+  if (running) {
+    const other = running.conversation;
+    if (other !== current) toast("Another chat is still being answered", "Show it", () => open(other.id));
+    return false;
+  }
   if (!models.current) {
     toast("There is no model to ask");
     return false;

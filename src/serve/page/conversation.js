@@ -22,17 +22,20 @@ export function setField(c, name, value) {
   c.stamps[name] = Date.now();
 }
 
-// What b adds to a. Both stay as they are.
-export function merge(a, b) {
-  const out = { ...a, stamps: { ...a.stamps }, messages: { ...a.messages }, changed: Math.max(a.changed, b.changed) };
-  for (const [id, m] of Object.entries(b.messages)) if (!out.messages[id] || m.rev > out.messages[id].rev) out.messages[id] = m;
+// Takes into c what the other one has and what is newer there. making: a message of c that this tab is making.
+export function absorb(c, other, making) {
+  for (const [id, m] of Object.entries(other.messages)) if (!c.messages[id] || (m.rev > c.messages[id].rev && id !== making)) c.messages[id] = m;
   for (const name of FIELDS)
-    if ((b.stamps[name] ?? 0) > (a.stamps[name] ?? 0)) {
-      out[name] = b[name];
-      out.stamps[name] = b.stamps[name];
+    if ((other.stamps[name] ?? 0) > (c.stamps[name] ?? 0) && !(making && name === "leaf")) {
+      c[name] = other[name];
+      c.stamps[name] = other.stamps[name];
     }
-  return out;
+  c.changed = Math.max(c.changed, other.changed);
+  return c;
 }
+
+// Both together. They stay as they are.
+export const merge = (a, b) => absorb({ ...a, stamps: { ...a.stamps }, messages: { ...a.messages } }, b);
 
 export function addMessage(c, message) {
   const m = { id: newId(), parent: c.leaf, created: Date.now(), rev: 1, ...message };

@@ -150,7 +150,10 @@ export class Markdown {
     box.classList.add("markdown");
   }
 
-  update(text, whole) {
+  // source: the text as the model wrote it
+  update(text, whole, source) {
+    if (source || !this.#blocks.length) this.box.replaceChildren(...(source ? [el("pre", { class: "source", tabindex: "0" }, text)] : []));
+    if (source) return void (this.#blocks = []);
     if (!marked) return void this.box.replaceChildren(plain(text));
     const tokens = marked.lexer(text), links = tokens.links, kept = [];
     let last = null; // the last element so far

@@ -61,7 +61,7 @@ export class Settings extends EventTarget {
     const stop = (v.stop ?? "").split("\n").filter(Boolean).map((s) => s.replace(/\\n/g, "\n").replace(/\\t/g, "\t"));
     if (stop.length) out.stop = stop;
     if (v.format === "json") out.response_format = { type: "json_object" };
-    if (v.format === "schema" && v.schema) out.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(v.schema), strict: true } };
+    if (v.format === "schema" && !schemaProblem(v.schema ?? "")) out.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(v.schema), strict: true } };
     return out;
   }
 

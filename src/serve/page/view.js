@@ -24,6 +24,7 @@ function pretty(json) {
 
 // One message. update() shows its present state; only what has changed is made again.
 export class MessageView {
+  source = false; // shows what the model wrote, not what became of it
   #steps = []; // {reasoning, text, calls} of each step
 
   // page: what the buttons do, and what is known of the conversation
@@ -73,8 +74,8 @@ export class MessageView {
       this.note ? this.note.before(box) : this.body.append(box);
     }
     this.#reasoning(view, s, growing);
-    if (view.shown !== s.text || view.whole === growing) view.text.update(s.text, !growing);
-    Object.assign(view, { shown: s.text, whole: !growing });
+    if (view.shown !== s.text || view.whole === growing || view.source !== this.source) view.text.update(s.text, !growing, this.source);
+    Object.assign(view, { shown: s.text, whole: !growing, source: this.source });
     const state = JSON.stringify(s.calls ?? []);
     if (view.state !== state) view.calls.replaceChildren(...(s.calls ?? []).map((c) => this.#call(c)));
     view.state = state;
@@ -127,6 +128,7 @@ export class MessageView {
     const p = this.page, stats = m.stats, rate = stats?.tokens > 1 && stats.writing > 0 ? (1000 * (stats.tokens - 1)) / stats.writing : 0;
     const can = cut || ["stopped", "failed"].includes(m.state) || m.finish === "length", last = p.isLast(m);
     return [this.#versions(), copyButton("Copy answer", () => answerText(m)), iconButton("retry", "Regenerate", () => p.regenerate(m)),
+            iconButton("source", "Show the source", () => { this.source = !this.source; this.update(this.message); }, { "aria-pressed": this.source ? "true" : "false" }),
             can && last && answerText(m) ? iconButton("play", "Continue", () => p.goOn(m)) : "",
             stats?.tokens ? el("span", { class: "meta", title: `first token after ${seconds(stats.first ?? 0)}, ${stats.prompt ?? "?"} tokens of prompt` }, `${stats.tokens} tokens`, rate ? ` · ${rate < 100 ? rate.toFixed(1) : Math.round(rate)} tok/s` : "") : ""];
   }
