@@ -265,7 +265,8 @@ class Fleet:
 def ask(port, ids, tokens, session="", each=None):
     """A stream -> seconds to the first token"""
     c = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-    body = json.dumps({"model": "m", "prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True})
+    body = json.dumps({"model": "m", "prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True,
+                       "return_token_ids": True})  # an event for every token, also for one whose text is not whole
     start, first = time.monotonic(), None
     c.request("POST", "/v1/completions", body, {"Content-Type": "application/json", "x-session": session})
     reply = c.getresponse()
@@ -273,9 +274,10 @@ def ask(port, ids, tokens, session="", each=None):
         raise OSError(f"status {reply.status}: {reply.read()[:200]}")
     while line := reply.readline():
         if line.startswith(b"data: {"):
-            first = first or time.monotonic() - start
+            made = sum(len(ch.get("token_ids") or ()) for ch in json.loads(line[6:])["choices"])
+            first = first or (time.monotonic() - start if made else None)
             if each:
-                each()
+                each(made)
     c.close()
     return first
 
@@ -292,13 +294,12 @@ def together(jobs):
         t.join()
 
 
-def decode_cost(fleet, rng, streams, busy, seconds):
-    """Seconds of a step of so many rows, while as many replicas do the same."""
-    tokens = 2000
-    stop = []
+def decode_cost(fleet, rng, streams, busy, seconds, during=None):
+    """Seconds of a step of so many rows, while as many replicas do the same; and what `during` returns."""
+    tokens, stop, got = 2000, [], None
 
     def one(port):
-        def each():
+        def each(_):
             if stop:
                 raise ConnectionAbortedError
         try:
@@ -312,14 +313,18 @@ def decode_cost(fleet, rng, streams, busy, seconds):
         time.sleep(0.05)
     time.sleep(0.4)
     before, t0 = [fleet.numbers(i) for i in range(busy)], time.monotonic()
-    time.sleep(seconds)
+    if during:
+        got = during()
+    else:
+        time.sleep(seconds)
     after, took = [fleet.numbers(i) for i in range(busy)], time.monotonic() - t0
     stop.append(True)
     for t in threads:
         t.join()
     while any(fleet.numbers(i)["running"] for i in range(REPLICAS)):
         time.sleep(0.05)
-    return statistics.mean(took / max(1, a["steps_total"] - b["steps_total"]) for a, b in zip(after, before))
+    step = statistics.mean(took / max(1, a["steps_total"] - b["steps_total"]) for a, b in zip(after, before))
+    return (step, got) if during else step
 
 
 def prompt_cost(fleet, rng, n):
@@ -331,12 +336,13 @@ def prompt_cost(fleet, rng, n):
 
 def measure(fleet, slots, runs):
     """The costs of steps, with all replicas running; medians."""
-    rng = random.Random(1)
+    rng = random.Random(time.time())
     for i in range(REPLICAS):  # weights are repacked
         ask(fleet.ports[i], words(rng, 64), 8)
+    fleet.route("round-robin")
     rows = [n for n in (1, 2, 4, 8) if n <= slots]
-    decode = {n: [] for n in rows}
-    prompt, alone = {n: [] for n in (32, 128, 448)}, {k: [] for k in range(1, REPLICAS)}
+    decode, prompt = {n: [] for n in rows}, {n: [] for n in (32, 128, 448)}
+    alone, beside = {k: [] for k in range(1, REPLICAS)}, []
     for _ in range(runs):
         for n in rows:
             decode[n].append(decode_cost(fleet, rng, n, REPLICAS, 1.0))
@@ -344,14 +350,15 @@ def measure(fleet, slots, runs):
             prompt[n].append(prompt_cost(fleet, rng, n))
         for k in alone:
             alone[k].append(decode_cost(fleet, rng, 2, k, 0.7))
+        beside.append(decode_cost(fleet, rng, 2, REPLICAS, 0, lambda: [ask(fleet.front, words(rng, 8), 1) for _ in range(9)]))
     d = {n: statistics.median(v) for n, v in decode.items()}
     p = {n: statistics.median(v) for n, v in prompt.items()}
-    row = (p[448] - p[32]) / (448 - 32)
-    base = max(0.0, p[32] - 32 * row)
-    share = [statistics.median(alone[k]) / d[2] for k in alone] + [1.0]
-    pages = fleet.numbers(0)["kv_pages"]
-    return {"decode": [[n, s] for n, s in d.items()], "prompt_row": row, "prompt_step": base / 2, "request": base / 2, "chunk": 512,
-            "slots": slots, "kv_tokens": pages * PAGE, "share": share}
+    row = max(1e-6, (p[448] - p[32]) / (448 - 32))
+    # what is left of a first token beside running streams: the step at hand, half of it on average, then its own
+    request = statistics.median(first - 1.5 * step - 8 * row for step, firsts in beside for first in firsts)
+    return {"decode": [[n, s] for n, s in d.items()], "prompt_row": row, "prompt_step": max(0.0, min(d[1], p[32] - 32 * row)),
+            "request": max(0.0, request), "chunk": 512, "slots": slots, "kv_tokens": fleet.numbers(0)["kv_pages"] * PAGE,
+            "share": [min(1.0, statistics.median(alone[k]) / d[2]) for k in alone] + [1.0]}
 
 
 def real(fleet, shape, users, policy, seconds, warm, seed):
@@ -359,10 +366,10 @@ def real(fleet, shape, users, policy, seconds, warm, seed):
     start, tokens, firsts, lock = time.monotonic(), [0], [], threading.Lock()
     texts = [words(random.Random(900 + g + 1000 * seed), shape["system"]) for g in range(shape["groups"])]
 
-    def each():
-        if time.monotonic() - start >= warm and time.monotonic() - start < seconds:
+    def each(made):
+        if warm <= time.monotonic() - start < seconds:
             with lock:
-                tokens[0] += 1
+                tokens[0] += made
 
     def client(i):
         u, rng = User(seed * 1000 + i, shape), random.Random(f"{seed} {i}")
@@ -386,20 +393,35 @@ def real(fleet, shape, users, policy, seconds, warm, seed):
 SHAPE = {"groups": 3, "system": 96, "question": 24, "answer": 24, "turns": 4, "think": 0.4}
 
 
-def compare(fleet, costs, args):
-    rows, warm = [], args.seconds / 5
-    for policy in ("round-robin", "least-load", "session"):
-        fleet.route(policy)
-        got = [real(fleet, SHAPE, args.users_here, policy, args.seconds, warm, seed) for seed in range(1, args.runs + 1)]
-        want = [simulate(costs, SHAPE, args.users_here, REPLICAS, policy, args.seconds, warm, seed) for seed in range(1, args.runs + 1)]
+POLICIES = ("round-robin", "least-load", "session")
+FIGURES = {"tokens_a_second": lambda x: x[0], "first_p50": lambda x: quantile(x[1], 0.5), "first_p90": lambda x: quantile(x[1], 0.9)}
+
+
+def compare(fleet, args):
+    """Rounds: costs, then each policy, so that a machine that is slow for a minute is slow for both. -> costs and pairs"""
+    costs, pairs, warm = [], {p: [] for p in POLICIES}, args.seconds / 5
+    for seed in range(1, args.runs + 1):
+        costs.append(measure(fleet, args.slots, 1))
+        print(f"round {seed}: {json.dumps(costs[-1])}", flush=True)
+        for policy in POLICIES:
+            fleet.route(policy)
+            got = real(fleet, SHAPE, args.users_here, policy, args.seconds, warm, seed)
+            want = simulate(costs[-1], SHAPE, args.users_here, REPLICAS, policy, args.seconds, warm, seed)
+            pairs[policy].append((got, want))
+    return costs, pairs
+
+
+def report(pairs):
+    rows = []
+    for policy, all in pairs.items():
         row = {"policy": policy}
-        for name, f in (("tokens_a_second", lambda x: x[0]), ("first_p50", lambda x: quantile(x[1], 0.5)),
-                        ("first_p90", lambda x: quantile(x[1], 0.9))):
-            r, s = statistics.median(map(f, got)), statistics.median(map(f, want))
-            row[name] = {"real": r, "simulated": s, "ratio": s / r}
+        for name, f in FIGURES.items():
+            of = [(f(got), f(want)) for got, want in all]
+            row[name] = {"real": statistics.median(g for g, _ in of), "simulated": statistics.median(w for _, w in of),
+                         "ratio": statistics.median(w / g for g, w in of)}
         rows.append(row)
-        print(f"{policy:12s}" + "".join(f"  {k}: {v['real']:8.3f} real {v['simulated']:8.3f} simulated {v['ratio']:5.2f}"
-                                        for k, v in row.items() if k != "policy"), flush=True)
+        print(f"{policy:12s}" + "".join(f"  {k}: {v['real']:.3f} real, {v['simulated']:.3f} simulated, {v['ratio']:.2f}"
+                                        for k, v in row.items() if k != "policy"))
     return rows
 
 
@@ -409,15 +431,14 @@ def run(args):
     with tempfile.TemporaryDirectory() as folder:
         fleet = Fleet(binary, str(model), args.slots, folder)
         try:
-            costs = measure(fleet, args.slots, args.runs)
-            print("costs:", json.dumps(costs), flush=True)
-            rows = compare(fleet, costs, args)
+            costs, pairs = compare(fleet, args)
         finally:
             fleet.stop()
+    rows = report(pairs)
     near = all(abs(v["ratio"] - 1) <= 0.15 for row in rows for k, v in row.items() if k in ("tokens_a_second", "first_p50"))
     print("tokens a second and first tokens (p50) are within 15% of the real ones" if near else "NOT all within 15% of the real ones")
     if args.json:
-        Path(args.json).write_text(json.dumps({"model": str(model), "costs": costs, "shape": SHAPE, "rows": rows}, indent=1))
+        Path(args.json).write_text(json.dumps({"model": str(model), "costs": costs[len(costs) // 2], "shape": SHAPE, "rows": rows}, indent=1))
 
 
 PLAN = {"groups": 20, "system": 512, "question": 128, "answer": 256, "turns": 6, "think": 20}
