@@ -94,6 +94,13 @@ int load_join(struct err *e)
     return 0;
 }
 
+bool load_is_follower(void)
+{
+    struct rank_job j;
+    struct err none = {0};
+    return !job_read(&j, load_environment, &none) && j.rank;
+}
+
 uint32_t load_rank(void)
 {
     return load_job.rank;

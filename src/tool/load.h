@@ -86,6 +86,8 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e);
 int load_ranks(const struct args *a, struct runner_options *r, struct err *e);
 /* Meets the other processes, where the environment says that this is one of several ranks; before the sandbox closes. */
 int load_join(struct err *e);
+/* Whether the environment says that another rank has the server: before load_join, too. */
+bool load_is_follower(void);
 /* The number of this process among the ranks; 0 also where there is no other. */
 uint32_t load_rank(void);
 /* Another rank than 0 has done its part when opening a model fails without a reason: ends the process then. */

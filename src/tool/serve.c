@@ -636,6 +636,8 @@ static int serve_publisher(struct serve *s, struct err *e)
         return host || o.replay
                    ? err_set(e, ERR_USAGE, "--kv-events-host and --kv-events-replay need --kv-events")
                    : 0;
+    if (load_is_follower()) /* rank 0 has the prefix tree */
+        return 0;
     gethostname(machine, sizeof machine - 1);
     o.host = host ? host : machine;
     return kv_publisher_start(&s->m.publisher, &o, e);
