@@ -13,6 +13,7 @@ def test_the_status_page_shows_what_runs(chromium, page_server):
     s.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
     s.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8})
     page.wait_for_function("() => [...document.querySelectorAll('#routes tr')].some(r => r.cells[0].textContent == '/chat/completions' && Number(r.cells[1].textContent) >= 2)")
+    page.wait_for_function("() => [...document.querySelectorAll('.figure')].some(f => f.textContent.startsWith('First token') && / m?s$/.test(f.children[1].textContent))")
     figures = dict(page.evaluate("[...document.querySelectorAll('.figure')].map(f => [f.children[0].textContent, f.children[1].textContent])"))
     assert figures["First token, median"].endswith(("ms", "s")) and figures["In the queue"] == "0"
     assert page.locator("#plots .plot").count() == 6 and page.locator("#plots polyline").count() >= 6
