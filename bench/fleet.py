@@ -119,7 +119,10 @@ class Replica:
                 parts.append((job, n))
                 room -= n
         rows = sum(n for _, n in parts)
-        self.work = (self.decode(len(writers)) if writers else self.costs["prompt_step"]) + rows * self.costs["prompt_row"]
+        if writers:  # weights are read for both
+            self.work = self.decode(len(writers)) + rows * self.costs.get("mixed_row", self.costs["prompt_row"])
+        else:
+            self.work = self.costs["prompt_step"] + rows * self.costs["prompt_row"]
         if rows >= CHUNK_LEAST:
             self.row = 0.7 * self.row + 0.3 * self.work / (rows + len(writers))
         self.step = writers, parts
@@ -295,7 +298,8 @@ def together(jobs):
 
 
 def decode_cost(fleet, rng, streams, busy, seconds, during=None):
-    """Seconds of a step of so many rows, while as many replicas do the same; and what `during` returns."""
+    """Seconds of a step of so many rows, while as many replicas do the same. With `during`: what that returns, the steps
+    and the rows of prompts meanwhile, and the seconds of all replicas together."""
     tokens, stop, got = 2000, [], None
 
     def one(port):
@@ -323,8 +327,11 @@ def decode_cost(fleet, rng, streams, busy, seconds, during=None):
         t.join()
     while any(fleet.numbers(i)["running"] for i in range(REPLICAS)):
         time.sleep(0.05)
-    step = statistics.mean(took / max(1, a["steps_total"] - b["steps_total"]) for a, b in zip(after, before))
-    return (step, got) if during else step
+    steps, rows = (sum(a[k] - b[k] for a, b in zip(after, before)) for k in ("steps_total", "prompt_tokens_total"))
+    return (got, steps, rows, took * busy) if during else took * busy / max(1, steps)
+
+
+BESIDE = 32  # tokens of a prompt that is read beside running streams
 
 
 def prompt_cost(fleet, rng, n):
@@ -350,13 +357,14 @@ def measure(fleet, slots, runs):
             prompt[n].append(prompt_cost(fleet, rng, n))
         for k in alone:
             alone[k].append(decode_cost(fleet, rng, 2, k, 0.7))
-        beside.append(decode_cost(fleet, rng, 2, REPLICAS, 0, lambda: [ask(fleet.front, words(rng, 8), 1) for _ in range(9)]))
+        beside.append(decode_cost(fleet, rng, 2, REPLICAS, 0, lambda: [ask(fleet.front, words(rng, BESIDE), 1) for _ in range(12)]))
     d = {n: statistics.median(v) for n, v in decode.items()}
     p = {n: statistics.median(v) for n, v in prompt.items()}
     row = max(1e-6, (p[448] - p[32]) / (448 - 32))
+    mixed = statistics.median(min(row, max(0.05 * row, (took - steps * d[2]) / max(1, rows))) for _, steps, rows, took in beside)
     # what is left of a first token beside running streams: the step at hand, half of it on average, then its own
-    request = statistics.median(first - 1.5 * step - 8 * row for step, firsts in beside for first in firsts)
-    return {"decode": [[n, s] for n, s in d.items()], "prompt_row": row, "prompt_step": max(0.0, min(d[1], p[32] - 32 * row)),
+    request = statistics.median(first - 1.5 * d[2] - BESIDE * mixed for firsts, _, _, _ in beside for first in firsts)
+    return {"decode": [[n, s] for n, s in d.items()], "prompt_row": row, "mixed_row": mixed, "prompt_step": max(0.0, min(d[1], p[32] - 32 * row)),
             "request": max(0.0, request), "chunk": 512, "slots": slots, "kv_tokens": fleet.numbers(0)["kv_pages"] * PAGE,
             "share": [min(1.0, statistics.median(alone[k]) / d[2]) for k in alone] + [1.0]}
 
