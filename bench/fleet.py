@@ -372,7 +372,8 @@ def measure(fleet, slots, runs):
 def real(fleet, shape, users, policy, seconds, warm, seed):
     """The same users against the proxy -> tokens a second, seconds to the first tokens"""
     start, tokens, firsts, lock = time.monotonic(), [0], [], threading.Lock()
-    texts = [words(random.Random(900 + g + 1000 * seed), shape["system"]) for g in range(shape["groups"])]
+    # texts that no run before has left in a cache
+    texts = [words(random.Random(f"{policy} {seed} group {g}"), shape["system"]) for g in range(shape["groups"])]
 
     def each(made):
         if warm <= time.monotonic() - start < seconds:
@@ -380,7 +381,7 @@ def real(fleet, shape, users, policy, seconds, warm, seed):
                 tokens[0] += made
 
     def client(i):
-        u, rng = User(seed * 1000 + i, shape), random.Random(f"{seed} {i}")
+        u, rng = User(seed * 1000 + i, shape), random.Random(f"{policy} {seed} {i}")
         talk, ids = None, []
         while True:
             group, name, length, out, think = u.next()
