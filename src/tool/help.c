@@ -2,6 +2,7 @@
 #include "tool/tool.h"
 
 #include "base/buf.h"
+#include "tool/sampling.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,13 +22,52 @@ void help_short(struct buf *out)
         "the Hub,\nthe address of a .gguf, or a name (smollm2).\n");
 }
 
+/* Headings, by the option that they stand before. */
+static const struct {
+    const char *option, *heading;
+} help_headings[] = {
+    {"continue", "Chat"},
+    {"json-schema", "Format of the answer"},
+    {"reasoning-budget", "Reasoning"},
+    {"speculate", "Speculation"},
+    {"temp", "Sampling"},
+    {"cache-dir", "Cache of prompts"},
+    {"lora", "Adapters"},
+    {"threads", "Model and device"},
+    {"host", "Network"},
+    {"name", "Models and requests"},
+    {"api-key-file", "Keys and access"},
+    {"state-dir", "State and rights"},
+    {"limit", "Limits and formats"},
+    {"help", "Every command"},
+    {"profile", "Output"},
+};
+
+static void help_heading(struct buf *out, const char *option)
+{
+    for (size_t i = 0; i < sizeof help_headings / sizeof *help_headings; i++)
+        if (!strcmp(option, help_headings[i].option))
+            buf_printf(out, "\n%s:\n", help_headings[i].heading);
+}
+
+/* Of a sampler's option, where the model's files say nothing. */
+static void help_default(struct buf *out, const struct arg_option *o)
+{
+    const struct sampler_field *f = o->kind == ARG_NUM || o->kind == ARG_INT ? sampling_field(o->name) : NULL;
+    if (f)
+        buf_printf(out, " (default: %g, or the model's)", f->initial);
+}
+
 static void help_options(struct buf *out, const struct arg_option *o)
 {
     for (; o && o->name; o++) {
+        help_heading(out, o->name);
         char left[64], letter[] = {'-', o->letter, ',', ' ', 0};
         snprintf(left, sizeof left, "%s--%s%s%s", o->letter ? letter : "    ", o->name, o->value ? " " : "",
                  o->value ? o->value : "");
-        buf_printf(out, "  %-28s %s\n", left, o->help);
+        buf_printf(out, "  %-28s %s", left, o->help);
+        help_default(out, o);
+        buf_char(out, '\n');
     }
 }
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -166,3 +167,16 @@ def test_fetch_model_sees_a_file_cut_short(tmp_path):
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
     done = subprocess.run([ROOT / "scripts" / "fetch-model", "smollm2"], capture_output=True, text=True, env=env, timeout=60)
     assert done.returncode == 69 and "has 4 bytes, not 98362432" in done.stderr and "could not be fetched" in done.stderr
+
+
+def test_a_failed_download_names_the_networks_reason(tmp_path):
+    for index, why in (("http://127.0.0.1:9/simple", "refused:"), ("https://no-such-host.invalid/simple", "DNS:")):
+        done = subprocess.run([sys.executable, ROOT / "scripts" / "fetch_model.py", "smollm2"], capture_output=True, text=True, timeout=120,
+                              env={**{k: v for k, v in os.environ.items() if not k.startswith("PIP_") and "proxy" not in k.lower()},
+                                   "XDG_CACHE_HOME": str(tmp_path), "PIP_INDEX_URL": index, "PIP_RETRIES": "1", "PIP_CONFIG_FILE": "/dev/null"})
+        assert done.returncode == 69 and why in done.stderr, done.stderr
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from fetch_model import reason
+    tls = "WARNING: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] ...'))\nERROR: No matching distribution found"
+    assert reason(tls).startswith("TLS:") and reason("ReadTimeoutError: timed out").startswith("timeout:")
+    assert reason("ERROR: No matching distribution found for x") == "ERROR: No matching distribution found for x"
