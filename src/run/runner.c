@@ -538,20 +538,14 @@ static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
     return true;
 }
 
-/* More than is needed, where there is room: to grow takes milliseconds, in which no stream gets a token. */
-enum {
-    GROW_SHARE = 8,
-    GROW_PARTS = 256
-}; /* of what there is; parts of what there may be, whichever is more */
-
+/* An eighth more than is needed, where there is room, so that growing stays rare. */
 static void runner_grow_group(struct runner *r, uint32_t g, uint32_t need)
 {
     const struct pages *p = runner_pages_of(r, g);
     if (p->unused >= need || p->backed == p->count)
         return;
     uint32_t want = (uint32_t)size_min(p->count, (uint64_t)p->backed + need - p->unused),
-             more = (uint32_t)size_max(p->backed / GROW_SHARE, p->count / GROW_PARTS),
-             ample = (uint32_t)size_min(p->count, (uint64_t)want + more);
+             ample = (uint32_t)size_min(p->count, (uint64_t)want + p->backed / 8);
     if (!runner_back(r, g, ample) && !runner_back(r, g, want))
         r->grow_after = clock_now() + RUNNER_RETRY;
 }
