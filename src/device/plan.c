@@ -488,6 +488,8 @@ static void print_map(struct buf *out, const struct op_map *m)
         buf_printf(out, " +b%u+%u", m->residual.buffer, m->residual.col);
     if (m->scale != 1)
         buf_printf(out, " scale=%g", (double)m->scale);
+    if (m->clips)
+        buf_printf(out, " in [%g, %g]", (double)m->least, (double)m->most);
     buf_printf(out, " -> b%u+%u", m->out.buffer, m->out.col);
 }
 

@@ -306,7 +306,8 @@ struct op_scan {
 };
 
 /* out = scale * (residual + plus + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
- * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). */
+ * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). With `clips` the
+ * result is then clipped to [least, most], of which one may be infinite. */
 struct op_map {
     struct operand in, residual, like, by, out;
     uint32_t width;
@@ -315,6 +316,8 @@ struct op_map {
     enum act_kind act;
     weight_id times, plus; /* (width) */
     float scale;
+    bool clips;
+    float least, most;
 };
 
 /* out[i] = base[i] + sum over j of (coef[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of `width`; without

@@ -530,6 +530,8 @@ static int check_map(struct plan_checker *c, const struct op_map *o)
 {
     if (!isfinite(o->factor) || !isfinite(o->cap) || !isfinite(o->deviations) || !isfinite(o->scale))
         return check_fail(c, "factor, cap, deviations or scale", "is not a number");
+    if (o->clips && (isnan(o->least) || isnan(o->most)))
+        return check_fail(c, "limits", "are not numbers");
     if ((unsigned)o->act >= ACT_SWIGLU_OAI)
         return check_fail(c, "activation", "is none that a row has");
     if (check_norm(c, &o->norm, o->width, "norm") ||

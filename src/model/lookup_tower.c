@@ -22,7 +22,8 @@ static const struct lookup_row table[] = {
     {"attn_q_norm", "self_attn.q_norm|attention.q_norm"},
     {"attn_k_norm", "self_attn.k_norm|attention.k_norm"},
     {"attn_out",
-     "self_attn.out_proj|attention.o_proj|attn.proj|attention.projection_layer|self_attn.o_proj.linear"},
+     "self_attn.out_proj|attention.o_proj|attn.proj|attention.projection_layer|self_attn.o_proj|"
+     "self_attn.o_proj.linear"},
     {"attn_post_norm", "post_attention_layernorm"},
     {"ffn_post_norm", "post_feedforward_layernorm"},
     {"ls1", "lambda_1|ls1"},
@@ -30,6 +31,7 @@ static const struct lookup_row table[] = {
     {"ffn_gate", "feed_forward.gate_proj|mlp.gate_proj|mlp.gate_proj.linear"},
     {"ffn_up", "mlp.fc1|feed_forward.up_proj|mlp.up_proj|mlp.linear_fc1|mlp.up_proj.linear"},
     {"ffn_down", "mlp.fc2|feed_forward.down_proj|mlp.down_proj|mlp.linear_fc2|mlp.down_proj.linear"},
+    {"v.image_newline", "image_newline"},
     {"v.std_bias", "std_bias"},
     {"v.std_scale", "std_scale"},
     {"mm.0", "multi_modal_projector.linear_1|merger.mlp.0|merger.linear_fc1"},

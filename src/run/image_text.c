@@ -17,6 +17,7 @@ struct image_words {
 
 static const struct image_words image_words[] = {
     [VISION_LLAVA] = {.place = "<image>", .token = "<image>"},
+    [VISION_LLAVA_NEXT] = {.place = "<image>", .token = "<image>"},
     [VISION_GEMMA3] = {.place = "<start_of_image>",
                        .token = "<image_soft_token>",
                        .begin = "<start_of_image>",
@@ -93,12 +94,31 @@ static void write_lines(struct buf *b, const struct image_words *w, const char *
     }
 }
 
+/* gemma3 with crops: a sentence around the whole and each of them. */
+static void write_crops(struct buf *b, const struct image_words *w, const char *token,
+                        const struct picture *p)
+{
+    const uint32_t each = p->rows / p->prepared.tiles;
+    for (uint32_t i = 0; i < p->prepared.tiles; i++) {
+        buf_str(b, i == 0   ? "Here is the original image "
+                   : i == 1 ? " and here are some crops to help you see better "
+                            : " ");
+        buf_printf(b, "%s%s", w->around, w->begin);
+        add_tokens(b, token, each);
+        buf_printf(b, "%s%s", w->end, w->around);
+    }
+}
+
 /* chat: in the place of what a template wrote; else everything is ours to write. */
 static void write_image(struct buf *b, const struct session *l, const char *token, const struct picture *p,
                         bool chat)
 {
     const struct image_words *w = words_of(l);
     bool wraps = w->begin && !(chat && w->by_template);
+    if (l->vision->family == VISION_GEMMA3 && p->prepared.tiles > 1) {
+        write_crops(b, w, token, p);
+        return;
+    }
     if (chat && w->around)
         buf_str(b, w->around);
     if (wraps)

@@ -8,6 +8,7 @@ static void picture_digest(struct picture *p)
 {
     struct sha s;
     sha_start(&s, SHA_256);
+    sha_add(&s, &p->prepared.kept, sizeof p->prepared.kept);
     for (uint32_t i = 0; i < p->prepared.tiles; i++) {
         const struct vision_tile *t = &p->prepared.tile[i];
         const uint32_t size[] = {t->width, t->height, p->prepared.grid_cols, p->prepared.grid_rows};

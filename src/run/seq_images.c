@@ -33,6 +33,23 @@ static int64_t image_shift(const struct seq_image *m)
     return (int64_t)(m->cols > m->rows ? m->cols : m->rows) - m->tokens;
 }
 
+static int32_t part_id(const struct seq_rows *p, uint32_t i)
+{
+    return i < p->seq->len ? p->seq->ids[i] : p->ids[i - p->seq->len];
+}
+
+/* The image tokens around token i without other ones between them: those that see each other. */
+static struct step_span image_run(const struct seq_rows *p, const struct seq_image *m, uint32_t i)
+{
+    const uint32_t all = p->seq->len + p->n, end = m->first + m->tokens < all ? m->first + m->tokens : all;
+    uint32_t from = i, to = i + 1;
+    while (from > m->first && part_id(p, from - 1) < 0)
+        from--;
+    while (to < end && part_id(p, to) < 0)
+        to++;
+    return (struct step_span){from, to};
+}
+
 void part_fill_images(const struct seq_rows *p, struct step *st)
 {
     const struct seq *s = p->seq;
@@ -55,7 +72,9 @@ void part_fill_images(const struct seq_rows *p, struct step *st)
         if (in && p->ids[k] < 0 && m->data)
             memcpy(r->given + to * width, m->data + row * width, width * sizeof *r->given);
         if (r->span)
-            r->span[to] = in ? (struct step_span){m->first, m->first + m->tokens} : (struct step_span){0};
+            r->span[to] = !in || p->ids[k] >= 0         ? (struct step_span){0}
+                          : k && r->span[to - 1].to > i ? r->span[to - 1]
+                                                        : image_run(p, m, i);
         const int32_t base = (int32_t)((in ? m->first : i) + shift);
         for (uint32_t a = 0; r->axes && a < PLAN_AXES; a++)
             r->axes[(size_t)to * PLAN_AXES + a] = base + (!in || !a ? 0

@@ -59,12 +59,16 @@ static void find_mmproj(const char *model, char *out, size_t size)
 /* In a GGUF file by its name. */
 static int32_t find_token(const struct store *model, enum vision_family family)
 {
-    static const char *const names[] = {
-        [VISION_LLAVA] = "<image>",         [VISION_GEMMA3] = "<image_soft_token>",
-        [VISION_GEMMA4] = "<|image|>",      [VISION_IDEFICS3] = "<image>",
-        [VISION_PIXTRAL] = "[IMG]",         [VISION_QWEN2] = "<|image_pad|>",
-        [VISION_QWEN2_5] = "<|image_pad|>", [VISION_QWEN3] = "<|image_pad|>",
-        [VISION_INTERNVL] = "<IMG_CONTEXT>"};
+    static const char *const names[] = {[VISION_LLAVA] = "<image>",
+                                        [VISION_LLAVA_NEXT] = "<image>",
+                                        [VISION_GEMMA3] = "<image_soft_token>",
+                                        [VISION_GEMMA4] = "<|image|>",
+                                        [VISION_IDEFICS3] = "<image>",
+                                        [VISION_PIXTRAL] = "[IMG]",
+                                        [VISION_QWEN2] = "<|image_pad|>",
+                                        [VISION_QWEN2_5] = "<|image_pad|>",
+                                        [VISION_QWEN3] = "<|image_pad|>",
+                                        [VISION_INTERNVL] = "<IMG_CONTEXT>"};
     const struct gguf_key *tokens = NULL;
     struct err none = {0};
     struct gguf_str text;

@@ -58,6 +58,8 @@ static void map_row(const struct lane *l, const struct op_map *o, uint32_t row, 
         l->k->axpy(1.0f, lane_at(l, o->residual, &stride) + row * stride, n, y);
     if (o->scale != 1)
         l->k->softcap(y, n, o->scale, 0);
+    for (uint32_t i = 0; o->clips && i < n; i++)
+        y[i] = fminf(fmaxf(y[i], o->least), o->most);
 }
 
 void op_map_run(struct lane *l, const struct op_map *o)

@@ -375,8 +375,8 @@ struct map_args {
     const float *x, *times, *like, *by, *residual, *plus; /* all but x: or NULL */
     uint64_t ldx, ldl, ldb, ldr;
     struct norm_args norm;
-    float factor, cap, deviations, scale;
-    uint32_t act, m, n, pad;
+    float factor, cap, deviations, scale, least, most;
+    uint32_t act, m, n, clips;
     float *out;
     uint64_t ldo;
 };

@@ -653,7 +653,8 @@ extern "C" __global__ void __launch_bounds__(256) map_rows(const __grid_constant
             v += p.plus[i];
         if (p.residual)
             v += p.residual[row * p.ldr + i];
-        p.out[row * p.ldo + i] = v * p.scale;
+        v *= p.scale;
+        p.out[row * p.ldo + i] = p.clips ? fminf(fmaxf(v, p.least), p.most) : v;
     }
 }
 

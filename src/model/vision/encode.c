@@ -274,12 +274,14 @@ static int encode_tile(struct encoder *c, const struct vision_tile *t, float *ro
     if (v->family == VISION_GEMMA4 && (g.cols > v->positions || g.rows > v->positions))
         return err_set(e, ERR_USAGE, "a tile of %u x %u patches; the tower has positions for %u", g.cols,
                        g.rows, v->positions);
-    if (encoder_reserve(c, g.cols * g.rows + 1, e) || run_steps(c, fill_rows(c, t, &g), outs, e))
+    if (encoder_reserve(c, g.cols * g.rows + 1, e) ||
+        run_steps(c, fill_rows(c, t, &g), outs + v->drop_first, e))
         return -1;
     const float *result = c->device->ops->results(c->device, e);
     if (!result)
         return -1;
     const bool first = v->keep_class; /* the class row comes before the others */
+    result += v->drop_first ? width : 0;
     for (uint32_t i = 0; i < outs; i++) {
         uint32_t to = v->window ? c->block[i] : !first ? i : i + 1 < outs ? i + 1 : 0;
         memcpy(rows + (size_t)to * width, result + (size_t)i * width, width * sizeof *rows);
@@ -287,7 +289,7 @@ static int encode_tile(struct encoder *c, const struct vision_tile *t, float *ro
     return 0;
 }
 
-int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
+static int encode_tiles(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
 {
     for (uint32_t i = 0; i < image->tiles; i++) {
         const struct vision_tile *t = &image->tile[i];
@@ -295,6 +297,42 @@ int encoder_run(struct encoder *c, const struct vision_prepared *image, float *r
             return -1;
         rows += (size_t)vision_tile_rows(&c->tower->v, t->width, t->height) * encoder_width(c);
     }
-    c->count++;
     return 0;
+}
+
+/* llava-next: the first tile's rows, then the others' as lines of the image, each with the newline behind it. */
+static void join_tiles(const struct encoder *c, const struct vision_prepared *image, const float *from,
+                       float *to)
+{
+    const struct vision_params *v = &c->tower->v;
+    const struct vision_kept *k = &image->kept;
+    const uint32_t unit = v->patch * v->merge, cols = image->tile[0].width / unit,
+                   lines = image->tile[0].height / unit, each = cols * lines;
+    const size_t width = encoder_width(c), bytes = width * sizeof *to;
+    memcpy(to, from, each * bytes);
+    to += each * width;
+    from += each * width;
+    for (uint32_t y = k->top; y < k->bottom; y++) {
+        for (uint32_t x = k->left; x < k->right; x++, to += width) {
+            const uint32_t tile = y / lines * image->grid_cols + x / cols;
+            memcpy(to, from + ((size_t)tile * each + y % lines * cols + x % cols) * width, bytes);
+        }
+        memcpy(to, c->tower->newline, bytes);
+        to += width;
+    }
+}
+
+int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
+{
+    const struct vision_tile *t = &image->tile[0];
+    const size_t all = (size_t)image->tiles * vision_tile_rows(&c->tower->v, t->width, t->height);
+    float *apart = image->kept.bottom ? mem_alloc(all, encoder_width(c) * sizeof *apart) : NULL;
+    if (image->kept.bottom && !apart)
+        return err_memory(e, "rows of an image", all * encoder_width(c) * sizeof *apart);
+    const int failed = encode_tiles(c, image, apart ? apart : rows, e);
+    if (!failed && apart)
+        join_tiles(c, image, apart, rows);
+    mem_free(apart);
+    c->count += !failed;
+    return failed;
 }

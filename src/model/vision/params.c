@@ -45,18 +45,30 @@ struct vision_kind {
 
 #define STEPS .resize = true, .rescale = true, .normalise = true, .scale = 1.0f / 255.0f
 
+#define CLIP_TOWER                                                                                           \
+    "{\"hidden_size\": 768, \"intermediate_size\": 3072, \"num_hidden_layers\": 12, "                        \
+    "\"num_attention_heads\": 12, \"image_size\": 224, \"patch_size\": 32, \"hidden_act\": \"quick_gelu\", " \
+    "\"layer_norm_eps\": 1e-5}"
+
 static const struct vision_kind kinds[] = {
     {VISION_LLAVA,
      "llava",
      "mlp",
-     "{\"hidden_size\": 768, \"intermediate_size\": 3072, \"num_hidden_layers\": 12, "
-     "\"num_attention_heads\": 12, "
-     "\"image_size\": 224, \"patch_size\": 32, \"hidden_act\": \"quick_gelu\", \"layer_norm_eps\": 1e-5}",
+     CLIP_TOWER,
      1,
      true,
      false,
      ACT_GELU,
      {SIZING_CROP, FILTER_BICUBIC, STEPS, .crop = true, .mean = CLIP_MEAN, .std = CLIP_STD}},
+    {VISION_LLAVA_NEXT,
+     "llava_next",
+     "",
+     CLIP_TOWER,
+     1,
+     true,
+     false,
+     ACT_GELU,
+     {SIZING_ANYRES, FILTER_BICUBIC, STEPS, .crop = true, .mean = CLIP_MEAN, .std = CLIP_STD}},
     {VISION_GEMMA3,
      "gemma3",
      "gemma3",
@@ -235,7 +247,7 @@ static int read_act(struct vision_params *v, const struct keys *k, struct err *e
 
 static int read_shape(struct vision_params *v, const struct keys *k, struct err *e)
 {
-    uint32_t kv_heads = 0, ratio = 0;
+    uint32_t ratio = 0;
     v->eps = v->family == VISION_PIXTRAL ? 1e-5f : 1e-6f;
     if (read_side(k, "patch_size", "patch_size", &v->patch, e) < 0 ||
         read_side(k, "image_size", "image_size", &v->image_size, e) < 0 ||
@@ -243,7 +255,7 @@ static int read_shape(struct vision_params *v, const struct keys *k, struct err 
                  &v->width, e) < 0 ||
         keys_u32(k, "block_count", "num_hidden_layers|depth", SIZE, &v->layers, e) < 0 ||
         keys_u32(k, "attention.head_count", "num_attention_heads|num_heads", SIZE, &v->heads, e) < 0 ||
-        keys_u32(k, "attention.head_count_kv", "num_key_value_heads", SIZE, &kv_heads, e) < 0 ||
+        keys_u32(k, "attention.head_count_kv", "num_key_value_heads", SIZE, &v->kv_heads, e) < 0 ||
         keys_u32(k, "attention.head_dim", "head_dim", SIZE, &v->head_dim, e) < 0 ||
         keys_u32(k, "feed_forward_length", "intermediate_size", SIZE, &v->ffn, e) < 0 ||
         keys_u32(k, NULL, "mlp_ratio", SIZE, &ratio, e) < 0 ||
@@ -255,13 +267,14 @@ static int read_shape(struct vision_params *v, const struct keys *k, struct err 
         keys_bool(k, NULL, "standardize", &v->standardise, e) < 0)
         return -1;
     v->ffn = v->ffn ? v->ffn : v->width * ratio;
+    v->kv_heads = v->family == VISION_GEMMA4 && v->kv_heads ? v->kv_heads : v->heads;
     v->head_dim = v->head_dim ? v->head_dim : v->heads ? v->width / v->heads : 0;
     if (!v->patch || !v->width || !v->layers || !v->heads || !v->ffn || v->layers > VISION_LAYERS_MOST ||
-        (kv_heads && kv_heads != v->heads) || (uint64_t)v->head_dim * v->heads > 1u << 20)
+        v->heads % v->kv_heads || (uint64_t)v->head_dim * v->heads > 1u << 20)
         return err_set(e, ERR_DATA,
                        "the tower has patches of %u, %u layers of width %u, %u heads (%u for keys), "
                        "feed-forward %u; that is none that is supported",
-                       v->patch, v->layers, v->width, v->heads, kv_heads, v->ffn);
+                       v->patch, v->layers, v->width, v->heads, v->kv_heads, v->ffn);
     return 0;
 }
 
@@ -322,28 +335,52 @@ static int read_deepstack(struct vision_params *v, const struct keys *k, struct 
     return 0;
 }
 
-/* Which layer's rows are taken: config.json counts the embedding as 0, and negative numbers from the end. */
-static int read_feature_layer(struct vision_params *v, const struct store *s, struct err *e)
+/* One layer whose rows are taken. config.json counts the embedding as 0, and negative numbers from the end. */
+static int add_feature(struct vision_params *v, int64_t at, struct err *e)
 {
-    v->used_layers = v->layers;
-    if (s->kind ==
-        STORE_GGUF) { /* llava's files hold the layers that are used, except where they say a number */
-        const struct gguf_key *list = NULL;
-        if (gguf_get_array(s->gguf, "clip.vision.feature_layer", GGUF_I64, 0, &list, e) < 0)
-            return -1;
-        int64_t at = list && list->count == 1 ? gguf_item_i64(list, 0) : (int64_t)v->layers;
-        v->used_layers = at > 0 && at <= (int64_t)v->layers ? (uint32_t)at : v->layers;
-        return 0;
-    }
-    const json_t *layer = json_object_get(s->config, "vision_feature_layer");
-    int64_t at = v->family == VISION_LLAVA ? -2 : -1;
-    const int64_t range[2] = {-(int64_t)v->layers - 1, v->layers};
-    if (layer && !json_is_null(layer) && !jsonread_whole(layer, range, &at))
+    const int64_t n = v->layers, layer = at < 0 ? n + 1 + at : at;
+    if (layer < 0 || layer > n || v->features == VISION_FEATURES_MOST)
         return err_set(e, ERR_DATA,
-                       "config.json: vision_feature_layer is none of the tower's %u layers, or several; "
-                       "one is expected",
-                       v->layers);
-    v->used_layers = at < 0 ? (uint32_t)((int64_t)v->layers + 1 + at) : (uint32_t)at;
+                       "vision_feature_layer: %lld is none of the tower's %lld layers, or there are too many",
+                       (long long)at, (long long)n);
+    v->feature[v->features++] = (uint32_t)layer;
+    v->used_layers = layer > v->used_layers ? (uint32_t)layer : v->used_layers;
+    return 0;
+}
+
+/* Layers of a GGUF file: those of llava hold the ones that are used, except where they say numbers. */
+static int read_gguf_features(struct vision_params *v, const struct store *s, struct err *e)
+{
+    const struct gguf_key *list = NULL;
+    if (gguf_get_array(s->gguf, "clip.vision.feature_layer", GGUF_I64, 0, &list, e) < 0)
+        return -1;
+    for (uint64_t i = 0; list && i < list->count; i++) {
+        const int64_t at = gguf_item_i64(list, i);
+        if (at > 0 && at <= v->layers && add_feature(v, at, e))
+            return -1;
+    }
+    v->last_norm = true;
+    return v->features ? 0 : add_feature(v, v->layers, e);
+}
+
+static int read_features(struct vision_params *v, const struct store *s, struct err *e)
+{
+    if (s->kind == STORE_GGUF)
+        return read_gguf_features(v, s, e);
+    const json_t *said = json_object_get(s->config, "vision_feature_layer");
+    const bool several = json_is_array(said), none = !said || json_is_null(said);
+    const int64_t range[2] = {-VISION_LAYERS_MOST - 1, VISION_LAYERS_MOST};
+    const size_t count = several ? json_array_size(said) : 1;
+    if (several && (!count || (v->family != VISION_LLAVA && v->family != VISION_LLAVA_NEXT)))
+        return err_set(e, ERR_DATA, "config.json: vision_feature_layer is a list; one layer is expected");
+    for (size_t i = 0; i < count; i++) {
+        int64_t at = v->family == VISION_LLAVA || v->family == VISION_LLAVA_NEXT ? -2 : -1;
+        if (!none && !jsonread_whole(several ? json_array_get(said, i) : said, range, &at))
+            return err_set(e, ERR_DATA, "config.json: vision_feature_layer is no layer");
+        v->last_norm = at == -1;
+        if (add_feature(v, at, e))
+            return -1;
+    }
     return 0;
 }
 
@@ -384,7 +421,11 @@ static int read_top(struct vision_params *v, const struct store *s, struct err *
         return -1;
     if (name[0] && !act_named(name, &v->projector_act))
         return err_set(e, ERR_DATA, "config.json: projector_hidden_act \"%s\" is not known", log_safe(name));
+    const bool llava = v->family == VISION_LLAVA || v->family == VISION_LLAVA_NEXT;
     v->keep_class = v->class_row && !strcmp(strategy, "full");
+    v->drop_first = llava && !v->class_row && strcmp(strategy, "full") != 0;
+    if (v->family == VISION_LLAVA_NEXT && vision_read_grids(&v->pixels, s->config, e))
+        return -1;
     v->projector_eps = 1e-6f;
     if (v->family == VISION_PIXTRAL && keys_f32(&inner, NULL, "rms_norm_eps", REAL, &v->projector_eps, e) < 0)
         return -1;
@@ -409,115 +450,6 @@ static int read_top(struct vision_params *v, const struct store *s, struct err *
             *(int32_t *)(void *)((char *)v + ids[i].at) = (int32_t)id;
     }
     return 0;
-}
-
-/* "size" and its like: {"height", "width"}, {"shortest_edge"}, {"longest_edge"}, or one number. */
-static int read_edge(const json_t *o, const char *member, const char *edge, uint32_t *out, struct err *e)
-{
-    const json_t *size = json_object_get(o, member),
-                 *v = json_is_object(size) ? json_object_get(size, edge) : size;
-    const int64_t range[2] = {1, 1 << 20};
-    int64_t n;
-    if (!v || json_is_null(v))
-        return 0;
-    if (!jsonread_whole(v, range, &n))
-        return err_set(e, ERR_DATA, "preprocessor_config.json: %s is no size", member);
-    *out = (uint32_t)n;
-    return 0;
-}
-
-static int read_budget(const json_t *o, struct vision_pixels *p, struct err *e)
-{
-    static const struct {
-        const char *old, *edge;
-    } names[2] = {{"min_pixels", "shortest_edge"}, {"max_pixels", "longest_edge"}};
-    const int64_t range[2] = {1, (int64_t)1 << 40};
-    for (int i = 0; i < 2; i++) {
-        const json_t *v = json_object_get(o, names[i].old);
-        int64_t n;
-        if (!v || json_is_null(v))
-            v = json_object_get(json_object_get(o, "size"), names[i].edge);
-        if (!v || json_is_null(v))
-            continue;
-        if (!jsonread_whole(v, range, &n))
-            return err_set(e, ERR_DATA, "preprocessor_config.json: %s is no number of pixels", names[i].old);
-        *(i ? &p->max_pixels : &p->min_pixels) = (uint64_t)n;
-    }
-    return 0;
-}
-
-static int read_triple(const json_t *o, const char *member, float out[3], struct err *e)
-{
-    const json_t *v = json_object_get(o, member);
-    if (!v || json_is_null(v))
-        return 0;
-    for (size_t i = 0; i < 3; i++) {
-        const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
-        if (!json_is_number(x))
-            return err_set(e, ERR_DATA, "preprocessor_config.json: %s is no list of three numbers", member);
-        out[i] = (float)json_number_value(x);
-    }
-    return 0;
-}
-
-/* The processor's file, whose fields are optional. */
-static int read_pixels(struct vision_pixels *p, const json_t *o, struct err *e)
-{
-    struct jsonread r = {o, "preprocessor_config.json", e};
-    static const double range[2] = {0, 1e6};
-    p->resize = jsonread_bool(&r, o, "do_resize?", p->resize);
-    p->rescale = jsonread_bool(&r, o, "do_rescale?", p->rescale);
-    p->normalise = jsonread_bool(&r, o, "do_normalize?", p->normalise);
-    p->crop = jsonread_bool(&r, o, "do_center_crop?", p->crop);
-    p->split = jsonread_bool(&r, o, "do_image_splitting?", p->split);
-    p->scale = (float)jsonread_number(&r, o, "rescale_factor?", range, p->scale);
-    p->filter = (enum vision_filter)jsonread_number(&r, o, "resample?", (const double[2]){0, 5}, p->filter);
-    p->min_tiles = (uint32_t)jsonread_number(&r, o, "min_patches?", range, p->min_tiles);
-    p->max_tiles = (uint32_t)jsonread_number(&r, o, "max_patches?", range, p->max_tiles);
-    p->max_tokens = (uint32_t)jsonread_number(&r, o, "max_soft_tokens?", range, p->max_tokens);
-    if (e->code || read_triple(o, "image_mean", p->mean, e) || read_triple(o, "image_std", p->std, e))
-        return -1;
-    switch (p->sizing) {
-    case SIZING_CROP:
-        return read_edge(o, "size", "shortest_edge", &p->shortest, e) ||
-                       read_edge(o, "crop_size", "width", &p->width, e) ||
-                       read_edge(o, "crop_size", "height", &p->height, e)
-                   ? -1
-                   : 0;
-    case SIZING_SPLIT:
-        return read_edge(o, "size", "longest_edge", &p->longest, e) ||
-                       read_edge(o, "max_image_size", "longest_edge", &p->tile, e)
-                   ? -1
-                   : 0;
-    case SIZING_LONGEST:
-        return read_edge(o, "size", "longest_edge", &p->longest, e);
-    case SIZING_PIXELS:
-        return read_budget(o, p, e);
-    case SIZING_TOKENS:
-        return 0;
-    case SIZING_EXACT:
-    case SIZING_GRID:
-        return read_edge(o, "size", "width", &p->width, e) || read_edge(o, "size", "height", &p->height, e)
-                   ? -1
-                   : 0;
-    }
-    return 0;
-}
-
-/* preprocessor_config.json, or the processor's whole file with the image processor in it. */
-static int read_processor(struct vision_params *v, const struct store *s, struct err *e)
-{
-    const char *own = store_beside(s, "preprocessor_config.json"),
-               *whole = store_beside(s, "processor_config.json");
-    json_t *o = own ? jsonread_file(own, &jsonread_config, e) : NULL;
-    const json_t *in = o;
-    if (!o && !e->code && whole) {
-        o = jsonread_file(whole, &jsonread_config, e);
-        in = json_object_get(o, "image_processor");
-    }
-    int failed = e->code ? -1 : json_is_object(in) ? read_pixels(&v->pixels, in, e) : 0;
-    json_decref(o);
-    return failed;
 }
 
 /* ---- a GGUF file ---- */
@@ -556,11 +488,30 @@ static int read_mmproj(struct vision_params *v, const struct keys *k, struct err
 
 /* ---- both ---- */
 
+/* Grids and crops where the processor's file has none: those of its library. */
+static void check_tiles(struct vision_pixels *p)
+{
+    static const uint32_t grids[][2] = {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}};
+    if (!p->grids && p->sizing == SIZING_ANYRES) {
+        p->grids = sizeof grids / sizeof *grids;
+        memcpy(p->grid, grids, sizeof grids);
+    }
+    p->pan_least = p->pan_least ? p->pan_least : 256;
+    p->pan_most = p->pan_most ? p->pan_most : 4;
+    p->pan_ratio = p->pan_ratio > 0 ? p->pan_ratio : 1.2;
+}
+
 /* Sizes that the processor's file left open, and what cannot be. */
 static int check_params(struct vision_params *v, struct err *e)
 {
     struct vision_pixels *p = &v->pixels;
     const uint32_t side = v->image_size, unit = v->patch * v->merge;
+    if (p->sizing == SIZING_ANYRES) /* by the size that the processor cuts, also where it does not */
+        p->tile = p->height ? p->height : p->resized_height ? p->resized_height : p->shortest;
+    if (!p->crop && p->resized_width) {
+        p->width = p->resized_width;
+        p->height = p->resized_height;
+    }
     p->width = p->width ? p->width : side;
     p->height = p->height ? p->height : side;
     p->shortest = p->shortest ? p->shortest : side;
@@ -571,12 +522,14 @@ static int check_params(struct vision_params *v, struct err *e)
     if (v->family != VISION_GEMMA4 && !v->positions && v->family != VISION_PIXTRAL &&
         v->family != VISION_QWEN2 && v->family != VISION_QWEN2_5)
         v->positions = (side / v->patch) * (side / v->patch);
-    bool fixed = p->sizing == SIZING_EXACT || p->sizing == SIZING_CROP || p->sizing == SIZING_GRID;
+    const bool fixed = p->sizing == SIZING_EXACT || p->sizing == SIZING_CROP || p->sizing == SIZING_GRID ||
+                       p->sizing == SIZING_ANYRES;
     if ((fixed && (p->width % unit || p->height % unit || !p->width || !p->height)) ||
         (p->sizing == SIZING_SPLIT && p->tile % unit))
         return err_set(e, ERR_DATA,
                        "images of %u x %u are no whole number of patches of %u, %u x %u of them a row",
                        p->width, p->height, v->patch, v->merge, v->merge);
+    check_tiles(p);
     if (p->min_tiles < 1 || p->max_tiles < p->min_tiles || p->max_tiles > 1024)
         p->min_tiles = 1, p->max_tiles = 12;
     for (int i = 0; i < 3; i++)
@@ -585,28 +538,6 @@ static int check_params(struct vision_params *v, struct err *e)
     if (v->head_dim % 4 || !v->out_width)
         return err_set(e, ERR_DATA, "heads of %u values, or rows of %u for the text model, are not supported",
                        v->head_dim, v->out_width);
-    return 0;
-}
-
-/* Towers of gemma4 may clip what goes into a product and what comes out of it, to numbers beside its weight. Infinite ones
- * change nothing. */
-static int refuse_clips(const struct store *s, struct err *e)
-{
-    static const char *const ends[] = {".input_min", ".input_max", ".output_min", ".output_max"};
-    for (size_t i = 0; i < s->count; i++) {
-        const struct tensor *t = &s->tensors[i];
-        const char *end = strrchr(t->name, '.');
-        const bool tower = !strncmp(t->name, "v.", 2) || strstr(t->name, "vision_tower.");
-        for (size_t k = 0; tower && end && t->values == 1 && k < sizeof ends / sizeof *ends; k++) {
-            float limit = INFINITY;
-            const struct dtype_info *type = dtype_get(t->type);
-            if (!strcmp(end, ends[k]) && type && type->decode && type->block_values == 1)
-                type->decode(t->data, &limit, 1);
-            if (isfinite(limit))
-                return err_set(e, ERR_DATA, "%s: products that are clipped (%s) are not supported in towers",
-                               log_safe(s->path), log_safe(t->name));
-        }
-    }
     return 0;
 }
 
@@ -619,8 +550,6 @@ int vision_read(struct vision_params *v, const struct store *s, struct err *e)
         return name[0] ? err_set(e, ERR_DATA, "%s: images of the kind \"%s\" are not supported",
                                  log_safe(s->path), log_safe(name))
                        : err_set(e, ERR_DATA, "%s: the model has no tower for images", log_safe(s->path));
-    if (refuse_clips(s, e))
-        return -1;
     v->family = kind->family;
     v->pixels = kind->pixels;
     v->merge = kind->merge;
@@ -640,9 +569,9 @@ int vision_read(struct vision_params *v, const struct store *s, struct err *e)
         failed = !k.config || json_object_update(k.config, own) ? err_memory(e, "config.json", 0) : 0;
     }
     failed = failed || read_shape(v, &k, e) || read_act(v, &k, e) || read_theta(v, &k, e) < 0 ||
-             read_windows(v, &k, e) || read_deepstack(v, &k, e) || read_feature_layer(v, s, e) ||
+             read_windows(v, &k, e) || read_deepstack(v, &k, e) || read_features(v, s, e) ||
              read_merge(v, s, &k, e) ||
-             (k.gguf ? read_mmproj(v, &k, e) : read_top(v, s, e) || read_processor(v, s, e)) ||
+             (k.gguf ? read_mmproj(v, &k, e) : read_top(v, s, e) || vision_read_processor(v, s, e)) ||
              check_params(v, e);
     json_decref(k.config);
     return failed ? -1 : 0;
@@ -651,12 +580,19 @@ int vision_read(struct vision_params *v, const struct store *s, struct err *e)
 uint32_t vision_tile_rows(const struct vision_params *v, uint32_t width, uint32_t height)
 {
     const uint32_t unit = v->patch * v->merge;
-    return (width / unit) * (height / unit) + (v->keep_class ? 1 : 0);
+    return (width / unit) * (height / unit) + (v->keep_class ? 1 : 0) - (v->drop_first ? 1 : 0);
+}
+
+uint32_t vision_kept_rows(const struct vision_kept *k)
+{
+    return (k->bottom - k->top) * (k->right - k->left + 1);
 }
 
 uint32_t vision_rows(const struct vision_params *v, const struct vision_prepared *p)
 {
     uint32_t rows = 0;
+    if (p->kept.bottom)
+        return vision_tile_rows(v, p->tile[0].width, p->tile[0].height) + vision_kept_rows(&p->kept);
     for (uint32_t i = 0; i < p->tiles; i++)
         rows += vision_tile_rows(v, p->tile[i].width, p->tile[i].height);
     return rows;

@@ -10,6 +10,7 @@ struct vision_layout {
     uint32_t width, height; /* of each tile; what is left over of a patch, right and below, is not in it */
     uint32_t grid_cols, grid_rows; /* of the split, without the whole; 0 = not split */
     uint32_t rows;                 /* of all tiles after the projector */
+    struct vision_kept kept;       /* llava-next */
 };
 
 /* An error (ERR_DATA) where the model's processor refuses the size. */

@@ -5,44 +5,25 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "codec/dtype.h"
-#include "model/bind.h"
+#include "model/vision/tower_build.h"
 
 #include <math.h>
 #include <string.h>
 
-struct tower_build {
-    struct tower *t;
-    const struct vision_params *v;
-    struct plan *p;
-    struct binder bind;
-    bool gguf;
-    enum norm_kind norm;
-    struct operand in, x, q, a, y; /* given rows, stream, q, attention, a branch before its scale */
-    uint32_t dim;                  /* of a head, padded */
-    struct rope rope;
-};
-
-static struct tensor_at plain(const char *name)
-{
-    return (struct tensor_at){name, LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT};
-}
-
 /* ---- norms and products ---- */
 
-/* The norm of a row of n values; NORM_NONE where the file has none. */
-static struct norm tower_norm(struct tower_build *b, const char *name, int layer, uint32_t n, float eps)
+struct norm tower_norm(struct tower_build *b, const char *name, int layer, uint32_t n, float eps)
 {
     if (!bind_has(&b->bind, name, layer))
         return (struct norm){0};
-    struct norm out = {.kind = b->norm, .eps = eps};
+    struct norm out = {.eps = eps};
     out.weight = bind_vector(&b->bind, name, layer, ".weight", n, 0);
     out.bias = bind_optional(&b->bind, name, layer, ".bias", n);
-    if (out.bias)
-        out.kind = NORM_LAYER;
+    out.kind = out.bias ? NORM_LAYER : NORM_RMS; /* in towers the one always has a bias, the other never */
     return out;
 }
 
-static struct norm tower_need_norm(struct tower_build *b, const char *name, int layer, uint32_t n)
+struct norm tower_need_norm(struct tower_build *b, const char *name, int layer, uint32_t n)
 {
     struct norm out = tower_norm(b, name, layer, n, b->v->eps);
     if (!out.kind)
@@ -50,23 +31,12 @@ static struct norm tower_need_norm(struct tower_build *b, const char *name, int 
     return out;
 }
 
-static struct op_map *tower_map(struct tower_build *b, uint32_t layer, struct operand in, struct operand out,
-                                uint32_t width)
+struct op_map *tower_map(struct tower_build *b, uint32_t layer, struct operand in, struct operand out,
+                         uint32_t width)
 {
     struct op_map *o = &plan_add(b->p, OP_MAP, layer)->map;
     *o = (struct op_map){.in = in, .out = out, .width = width, .factor = 1, .scale = 1};
     return o;
-}
-
-/* A product of all of a tensor whose layout is another: `swap` of its columns. */
-static struct linear tower_swapped(struct tower_build *b, const char *name, struct shape want,
-                                   struct matrix_swap swap)
-{
-    struct matrix m = bind_find(&b->bind, plain(name), want);
-    m.col_swap = swap;
-    struct linear l = {.weight = bind_add(&b->bind, name, LOOKUP_NO_LAYER, &m)};
-    l.bias = bind_optional(&b->bind, name, LOOKUP_NO_LAYER, ".bias", want.rows);
-    return l;
 }
 
 /* ---- from pixels to the first rows ---- */
@@ -106,9 +76,10 @@ static void tower_positions(struct tower_build *b, weight_id bias)
     const struct vision_params *v = b->v;
     const struct tensor *t = NULL, *own = NULL;
     const uint64_t tables = v->family == VISION_GEMMA4 ? 2 : 1, first = v->class_row ? 1 : 0;
-    if (v->positions && (t = bind_tensor(&b->bind, plain("v.position_embd"), ".weight")))
+    if (v->positions && (t = bind_tensor(&b->bind, tower_at("v.position_embd"), ".weight")))
         b->t->positions = bind_floats(&b->bind, t, (tables * v->positions + first) * v->width, 0);
-    if (!v->class_row || !b->t->positions || !(own = bind_tensor(&b->bind, plain("v.class_embd"), ".weight")))
+    if (!v->class_row || !b->t->positions ||
+        !(own = bind_tensor(&b->bind, tower_at("v.class_embd"), ".weight")))
         return;
     const float *vector = bind_floats(&b->bind, own, v->width, 0);
     const float *less = bias ? (const float *)(const void *)b->t->model.weights.all[bias].data : NULL;
@@ -148,6 +119,15 @@ static void tower_rope(struct tower_build *b)
     b->rope.freqs = bind_table(&b->bind, "2-D rope", NULL, freqs, (struct shape){1, PLAN_AXES * half, 1});
 }
 
+/* The row behind each line of an image in tiles. */
+static void tower_newline(struct tower_build *b)
+{
+    if (b->v->family != VISION_LLAVA_NEXT)
+        return;
+    const struct tensor *t = bind_tensor(&b->bind, tower_at("v.image_newline"), ".weight");
+    b->t->newline = t ? bind_floats(&b->bind, t, b->v->out_width, 0) : NULL;
+}
+
 static void tower_begin(struct tower_build *b)
 {
     const struct vision_params *v = b->v;
@@ -156,10 +136,10 @@ static void tower_begin(struct tower_build *b)
     b->q = plan_buffer(b->p, v->heads * b->dim);
     b->a = plan_buffer(b->p, v->heads * b->dim);
     b->p->given = b->in.buffer;
-    plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->heads, .k_dim = b->dim, .v_dim = b->dim});
+    plan_kv(b->p, 0, (struct kv_group){.kv_heads = v->kv_heads, .k_dim = b->dim, .v_dim = b->dim});
     tower_rope(b);
     struct linear kernel = {.weight =
-                                tower_kernel(b, bind_tensor(&b->bind, plain("v.patch_embd"), ".weight"))};
+                                tower_kernel(b, bind_tensor(&b->bind, tower_at("v.patch_embd"), ".weight"))};
     kernel.bias = bind_optional(&b->bind, "v.patch_embd", LOOKUP_NO_LAYER, ".bias", v->width);
     tower_positions(b, kernel.bias);
     const struct norm pre = tower_norm(b, "v.pre_ln", LOOKUP_NO_LAYER, v->width, v->eps);
@@ -180,10 +160,11 @@ static void tower_begin(struct tower_build *b)
 /* ---- a layer ---- */
 
 /* Heads of gemma4 rotate each half by itself: their quarters are put in the order that rotating halves wants. */
-static void tower_quarters(struct tower_build *b, const char *name, uint32_t layer, struct linear *l)
+static void tower_quarters(struct tower_build *b, const char *name, uint32_t layer, uint32_t n,
+                           struct linear *l)
 {
     const struct vision_params *v = b->v;
-    const uint32_t n = v->heads * v->head_dim, quarter = v->head_dim / 4;
+    const uint32_t quarter = v->head_dim / 4;
     const struct tensor *t =
         bind_tensor(&b->bind, (struct tensor_at){name, (int)layer, LOOKUP_NO_EXPERT}, ".weight");
     const float *from = t ? bind_floats(&b->bind, t, (uint64_t)n * v->width, 0) : NULL;
@@ -211,10 +192,10 @@ static void tower_quarter_norm(struct tower_build *b, struct norm *n)
     n->weight = to ? bind_table(&b->bind, "norm of heads", NULL, to, (struct shape){1, dim, 1}) : 0;
 }
 
-static void tower_heads(struct tower_build *b, uint32_t layer, struct op_qkv *o)
+void tower_heads(struct tower_build *b, uint32_t layer, struct op_qkv *o)
 {
     const struct vision_params *v = b->v;
-    const uint32_t n = v->heads * v->head_dim;
+    const uint32_t n = v->heads * v->head_dim, kv = v->kv_heads * v->head_dim;
     if (bind_has(&b->bind, "attn_qkv", (int)layer)) {
         struct linear all[3];
         const struct slice s[3] = {
@@ -228,32 +209,31 @@ static void tower_heads(struct tower_build *b, uint32_t layer, struct op_qkv *o)
     }
     const bool quarters = v->family == VISION_GEMMA4;
     if (quarters) {
-        tower_quarters(b, "attn_q", layer, &o->q);
-        tower_quarters(b, "attn_k", layer, &o->k);
+        tower_quarters(b, "attn_q", layer, n, &o->q);
+        tower_quarters(b, "attn_k", layer, kv, &o->k);
     } else {
         o->q = bind_linear(&b->bind, "attn_q", (int)layer, n, v->width);
-        o->k = bind_linear(&b->bind, "attn_k", (int)layer, n, v->width);
+        o->k = bind_linear(&b->bind, "attn_k", (int)layer, kv, v->width);
     }
-    o->v = bind_linear(&b->bind, "attn_v", (int)layer, n, v->width);
+    o->v = bind_linear(&b->bind, "attn_v", (int)layer, kv, v->width);
 }
 
 /* Norms of q and k: of each head (gemma4), or of the whole row (internvl). */
-static void tower_head_norms(struct tower_build *b, uint32_t layer, struct op_qkv *o)
+void tower_head_norms(struct tower_build *b, uint32_t layer, struct op_qkv *o)
 {
     const struct vision_params *v = b->v;
     const bool each = v->family == VISION_GEMMA4;
     const uint32_t n = each ? v->head_dim : v->heads * v->head_dim;
-    const enum norm_kind kind = b->norm;
-    b->norm = NORM_RMS;
-    o->q_norm = tower_norm(b, "attn_q_norm", (int)layer, n, v->eps);
-    o->k_norm = tower_norm(b, "attn_k_norm", (int)layer, n, v->eps);
-    b->norm = kind;
+    const float eps = each ? v->eps : 1e-6f;
+    o->q_norm = tower_norm(b, "attn_q_norm", (int)layer, n, eps);
+    o->k_norm = tower_norm(b, "attn_k_norm", (int)layer, n, eps);
     if (!each)
         return;
-    o->q_norm.heads = o->k_norm.heads = v->heads;
+    o->q_norm.heads = v->heads;
+    o->k_norm.heads = v->kv_heads;
     tower_quarter_norm(b, &o->q_norm);
     tower_quarter_norm(b, &o->k_norm);
-    o->v_norm = (struct norm){.kind = NORM_RMS, .eps = v->eps, .heads = v->heads};
+    o->v_norm = (struct norm){.kind = NORM_RMS, .eps = v->eps, .heads = v->kv_heads};
 }
 
 /* What a branch adds to the stream: directly, or times the layer's own scale. */
@@ -301,6 +281,19 @@ static void tower_pad(struct tower_build *b, weight_id id, bool cols)
     w->each_bytes = rows * w->row_bytes;
 }
 
+struct op_attn tower_attn(const struct tower_build *b, uint32_t layer)
+{
+    const struct vision_params *v = b->v;
+    return (struct op_attn){.in = b->q,
+                            .out = b->a,
+                            .heads = v->heads,
+                            .kv_heads = v->kv_heads,
+                            .k_dim = b->dim,
+                            .v_dim = b->dim,
+                            .scale = v->family == VISION_GEMMA4 ? 1 : 1 / sqrtf((float)v->head_dim),
+                            .span = v->window && !v->full[layer] ? SPAN_ONLY : SPAN_NONE};
+}
+
 static void tower_attention(struct tower_build *b, uint32_t layer)
 {
     const struct vision_params *v = b->v;
@@ -308,7 +301,7 @@ static void tower_attention(struct tower_build *b, uint32_t layer)
                          .norm = tower_need_norm(b, "ln1", (int)layer, v->width),
                          .rope = b->rope,
                          .heads = v->heads,
-                         .kv_heads = v->heads,
+                         .kv_heads = v->kv_heads,
                          .k_dim = b->dim,
                          .v_dim = b->dim,
                          .out = b->q};
@@ -321,15 +314,7 @@ static void tower_attention(struct tower_build *b, uint32_t layer)
         tower_pad(b, biases[i], true);
     }
     plan_add(b->p, OP_QKV, layer)->qkv = qkv;
-    struct op_attn *a = &plan_add(b->p, OP_ATTN, layer)->attn;
-    *a = (struct op_attn){.in = b->q,
-                          .out = b->a,
-                          .heads = v->heads,
-                          .kv_heads = v->heads,
-                          .k_dim = b->dim,
-                          .v_dim = b->dim,
-                          .scale = v->family == VISION_GEMMA4 ? 1 : 1 / sqrtf((float)v->head_dim),
-                          .span = v->window && !v->full[layer] ? SPAN_ONLY : SPAN_NONE};
+    plan_add(b->p, OP_ATTN, layer)->attn = tower_attn(b, layer);
     const struct linear out = bind_linear(&b->bind, "attn_out", (int)layer, v->width, v->heads * v->head_dim);
     tower_pad(b, out.weight, true);
     uint32_t at = b->p->count;
@@ -358,237 +343,36 @@ static void tower_ffn(struct tower_build *b, uint32_t layer)
         b->p->ops[at].ffn = ffn;
 }
 
-/* ---- the projectors ---- */
-
-/* out = down(act(up(norm(in)))), without a residual. */
-static struct op_ffn *tower_mlp(struct tower_build *b, struct operand in, struct norm norm, struct linear up,
-                                struct linear down, struct operand out)
-{
-    struct op_ffn *o = &plan_add(b->p, OP_FFN, UINT32_MAX)->ffn;
-    *o = (struct op_ffn){.in = in,
-                         .norm = norm,
-                         .up = up,
-                         .down = down,
-                         .act = b->v->projector_act,
-                         .tail = {.scale = 1, .out = out}};
-    return o;
-}
-
-static void tower_product(struct tower_build *b, struct operand in, struct norm norm, struct linear linear,
-                          struct operand out)
-{
-    plan_add(b->p, OP_OUT, UINT32_MAX)->out =
-        (struct op_out){.in = in, .norm = norm, .linear = linear, .tail = {.scale = 1, .out = out}};
-}
-
-static struct linear tower_linear(struct tower_build *b, const char *name, uint32_t rows, uint32_t cols)
-{
-    return bind_linear(&b->bind, name, LOOKUP_NO_LAYER, rows, cols);
-}
-
-/* The last layer's rows, normed, in a buffer of their own that can be folded. */
-static struct operand tower_last(struct tower_build *b, struct norm norm)
-{
-    if (!norm.kind)
-        return b->x;
-    struct operand to = plan_buffer(b->p, b->v->width);
-    tower_map(b, UINT32_MAX, b->x, to, b->v->width)->norm = norm;
-    return to;
-}
-
-static struct operand tower_fold(struct tower_build *b, struct operand of)
-{
-    return b->t->folded > 1 ? plan_fold(b->p, of, b->t->folded) : of;
-}
-
-/* The mean of the rows that are merged. */
-static struct operand tower_mean(struct tower_build *b, struct operand of)
-{
-    if (b->t->folded < 2)
-        return of;
-    struct operand to = plan_buffer(b->p, b->v->width), folded = tower_fold(b, of);
-    plan_add(b->p, OP_MIX, UINT32_MAX)->mix = (struct op_mix){.in = folded,
-                                                              .out = to,
-                                                              .outs = 1,
-                                                              .ins = b->t->folded,
-                                                              .width = b->v->width,
-                                                              .bias = 1.0f / (float)b->t->folded};
-    return to;
-}
-
-static void project_llava(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    tower_mlp(b, b->x, (struct norm){0}, tower_linear(b, "mm.0", v->out_width, v->width),
-              tower_linear(b, "mm.2", v->out_width, v->out_width), out);
-}
-
-/* The matrix of a folder lies transposed; GGUF has it the same way. */
-static void project_gemma3(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    struct operand rows = tower_mean(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
-    struct matrix m =
-        bind_find(&b->bind, plain("mm.input_projection"), (struct shape){v->width, v->out_width, 1});
-    m = m.data ? matrix_turn(&m) : m;
-    struct linear l = {.weight = bind_add(&b->bind, "mm.input_projection", LOOKUP_NO_LAYER, &m)};
-    struct norm soft = {.kind = NORM_RMS, .eps = v->eps};
-    soft.weight =
-        bind_vector(&b->bind, "mm.soft_emb_norm", LOOKUP_NO_LAYER, ".weight", v->width, b->gguf ? 0 : 1);
-    tower_product(b, rows, soft, l, out);
-}
-
-/* (x - bias) * scale, where the file has them. */
-static void tower_standardise(struct tower_build *b, struct op_map *o)
-{
-    const uint32_t n = b->v->width;
-    const struct tensor *bias = lookup_find(&b->bind.names, plain("v.std_bias"), ".weight");
-    o->times = bind_optional(&b->bind, "v.std_scale", LOOKUP_NO_LAYER, ".weight", n);
-    const float *less = bias && o->times ? bind_floats(&b->bind, bias, n, 0) : NULL;
-    const float *times = less ? (const float *)(const void *)b->t->model.weights.all[o->times].data : NULL;
-    float *plus = times ? bind_memory(&b->bind, n * sizeof *plus) : NULL;
-    for (uint32_t i = 0; plus && i < n; i++)
-        plus[i] = -less[i] * times[i];
-    if (plus)
-        o->plus = bind_table(&b->bind, "standard", NULL, plus, (struct shape){1, n, 1});
-}
-
-static void project_gemma4(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    struct operand rows = tower_mean(b, b->x), to = plan_buffer(b->p, v->width);
-    struct op_map *o = tower_map(b, UINT32_MAX, rows, to, v->width);
-    o->factor = sqrtf((float)v->width);
-    tower_standardise(b, o);
-    tower_product(b, to, (struct norm){.kind = NORM_RMS, .eps = v->eps},
-                  tower_linear(b, "mm.input_projection", v->out_width, v->width), out);
-}
-
-static void project_idefics3(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    struct operand rows = tower_fold(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
-    tower_product(b, rows, (struct norm){0},
-                  tower_linear(b, "mm.model.fc", v->out_width, v->width * b->t->folded), out);
-}
-
-/* Where rows are merged (mistral3), the merging matrix has the values of a channel side by side. */
-static void project_pixtral(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    const uint32_t n = b->t->folded;
-    struct operand rows = tower_last(b, tower_norm(b, "mm.input_norm", -1, v->width, v->projector_eps));
-    if (n > 1) {
-        struct operand folded = tower_fold(b, rows), merged = plan_buffer(b->p, v->width);
-        tower_product(b, folded, (struct norm){0},
-                      tower_swapped(b, "mm.patch_merger", (struct shape){v->width, v->width * n, 1},
-                                    (struct matrix_swap){0, v->width, n, 1}),
-                      merged);
-        rows = merged;
-    }
-    const char *first = bind_has(&b->bind, "mm.1", LOOKUP_NO_LAYER) ? "mm.1" : "mm.0";
-    tower_mlp(b, rows, (struct norm){0}, tower_linear(b, first, v->out_width, v->width),
-              tower_linear(b, "mm.2", v->out_width, v->out_width), out);
-}
-
-/* One of the mergers that take rows of an earlier layer: `at` its number in the file. */
-static void project_deepstack(struct tower_build *b, struct operand folded, int at, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    const uint32_t n = v->width * b->t->folded, rows[2] = {n, v->out_width};
-    static const char *const names[2] = {"v.deepstack.#.fc1", "v.deepstack.#.fc2"};
-    const struct tensor_at norm_at = {"v.deepstack.#.norm", LOOKUP_NO_LAYER, at};
-    struct norm norm = {.kind = NORM_LAYER, .eps = v->projector_eps};
-    struct linear l[2] = {{0}};
-    for (int i = 0; i < 4; i++) { /* weight and bias of the norm, then biases of the products */
-        const struct tensor_at on = i < 2 ? norm_at : (struct tensor_at){names[i - 2], LOOKUP_NO_LAYER, at};
-        const uint32_t len = i < 2 ? n : rows[i - 2];
-        const struct tensor *t = bind_tensor(&b->bind, on, i ? ".bias" : ".weight");
-        const float *x = t ? bind_floats(&b->bind, t, len, 0) : NULL;
-        weight_id id = x ? bind_table(&b->bind, t->name, NULL, x, (struct shape){1, len, 1}) : 0;
-        *(i == 0 ? &norm.weight : i == 1 ? &norm.bias : &l[i - 2].bias) = id;
-    }
-    for (int i = 0; i < 2; i++) {
-        const struct tensor_at on = {names[i], LOOKUP_NO_LAYER, at};
-        struct matrix m = bind_find(&b->bind, on, (struct shape){rows[i], n, 1});
-        l[i].weight = bind_add(&b->bind, names[i], LOOKUP_NO_LAYER, &m);
-    }
-    tower_mlp(b, folded, norm, l[0], l[1], out);
-}
-
-/* saved: rows of the layers of deepstack, a buffer for each. */
-static void project_qwen(struct tower_build *b, const struct operand *saved, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    const uint32_t n = v->width * b->t->folded;
-    struct operand folded[VISION_DEEPSTACK_MOST];
-    struct operand rows = tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->projector_eps));
-    rows = tower_fold(b, rows);
-    for (uint32_t i = 0; i < v->deepstacks; i++)
-        folded[i] = tower_fold(b, saved[i]);
-    tower_mlp(b, rows, (struct norm){0}, tower_linear(b, "mm.0", n, n),
-              tower_linear(b, "mm.2", v->out_width, n), out);
-    for (uint32_t i = 0; i < v->deepstacks; i++) {
-        out.col += v->out_width;
-        project_deepstack(b, folded[i], b->gguf ? (int)v->deepstack[i] : (int)i, out);
-    }
-}
-
-static void project_internvl(struct tower_build *b, struct operand out)
-{
-    const struct vision_params *v = b->v;
-    const uint32_t n = v->width * b->t->folded;
-    struct operand rows = tower_fold(b, tower_last(b, tower_norm(b, "v.post_ln", -1, v->width, v->eps)));
-    tower_mlp(b, rows, tower_norm(b, "mm.model.mlp.0", -1, n, 1e-5f),
-              tower_linear(b, "mm.model.mlp.1", v->out_width, n),
-              tower_linear(b, "mm.model.mlp.3", v->out_width, v->out_width), out);
-}
-
-static void tower_project(struct tower_build *b, const struct operand *saved)
-{
-    const struct vision_params *v = b->v;
-    struct operand out = plan_buffer(b->p, v->out_width * (1 + v->deepstacks));
-    switch (v->family) {
-    case VISION_LLAVA:
-        project_llava(b, out);
-        break;
-    case VISION_GEMMA3:
-        project_gemma3(b, out);
-        break;
-    case VISION_GEMMA4:
-        project_gemma4(b, out);
-        break;
-    case VISION_IDEFICS3:
-        project_idefics3(b, out);
-        break;
-    case VISION_PIXTRAL:
-        project_pixtral(b, out);
-        break;
-    case VISION_QWEN2:
-    case VISION_QWEN2_5:
-    case VISION_QWEN3:
-        project_qwen(b, saved, out);
-        break;
-    case VISION_INTERNVL:
-        project_internvl(b, out);
-        break;
-    case VISION_NONE:
-        break;
-    }
-    plan_add(b->p, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = out, .scale = 1};
-    b->p->out_width = v->out_width * (1 + v->deepstacks);
-}
-
 /* ---- opening ---- */
+
+/* Keeps the rows after `layers` layers where the projector takes those of several. */
+static void tower_feature(struct tower_build *b, uint32_t layers)
+{
+    const struct vision_params *v = b->v;
+    if (v->features < 2)
+        return;
+    if (!b->features.buffer)
+        b->features = plan_buffer(b->p, v->features * v->width);
+    for (uint32_t i = 0; i < v->features; i++)
+        if (v->feature[i] == layers)
+            tower_map(b, UINT32_MAX, b->x, (struct operand){b->features.buffer, i * v->width}, v->width);
+}
 
 static void tower_layers(struct tower_build *b)
 {
     const struct vision_params *v = b->v;
     struct operand saved[VISION_DEEPSTACK_MOST] = {{0}};
     tower_begin(b);
+    tower_newline(b);
+    tower_feature(b, 0);
     for (uint32_t i = 0; i < v->used_layers; i++) {
-        tower_attention(b, i);
-        tower_ffn(b, i);
+        if (b->clips) {
+            tower_clipped_layer(b, i);
+        } else {
+            tower_attention(b, i);
+            tower_ffn(b, i);
+        }
+        tower_feature(b, i + 1);
         for (uint32_t k = 0; k < v->deepstacks; k++)
             if (v->deepstack[k] == i) {
                 saved[k] = plan_buffer(b->p, v->width);
@@ -615,8 +399,7 @@ static int tower_build(struct tower *t, const struct store *s, uint32_t (*head_d
 {
     struct model *m = &t->model;
     struct tower_build b = {.t = t, .v = &t->v, .p = &m->plan, .gguf = s->kind == STORE_GGUF};
-    const enum vision_family f = t->v.family;
-    b.norm = f == VISION_PIXTRAL || f == VISION_QWEN2_5 || f == VISION_GEMMA4 ? NORM_RMS : NORM_LAYER;
+    b.clips = t->v.family == VISION_GEMMA4 && tower_has_clips(s);
     if (binder_open(&b.bind, s, &m->h, &m->weights, e) < 0)
         return -1;
     lookup_open_tower(&b.bind.names, s);

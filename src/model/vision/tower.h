@@ -17,6 +17,7 @@ struct tower {
     const float
         *positions; /* learned ones, (v.positions, width); of gemma4 (2, v.positions, width); NULL = none */
     const float *class_row; /* (width): what stands for the position of the class row */
+    const float *newline;   /* (out_width): the row behind each line (llava-next); NULL = none */
     uint32_t folded;        /* patches of a row: merge x merge */
 };
 
