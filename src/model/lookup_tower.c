@@ -21,9 +21,8 @@ static const struct lookup_row table[] = {
     {"attn_qkv", "attn.qkv"},
     {"attn_q_norm", "self_attn.q_norm|attention.q_norm"},
     {"attn_k_norm", "self_attn.k_norm|attention.k_norm"},
-    {"attn_out",
-     "self_attn.out_proj|attention.o_proj|attn.proj|attention.projection_layer|self_attn.o_proj|"
-     "self_attn.o_proj.linear"},
+    {"attn_out", "self_attn.out_proj|attention.o_proj|attn.proj|attention.projection_layer|self_attn.o_proj|"
+                 "self_attn.o_proj.linear"},
     {"attn_post_norm", "post_attention_layernorm"},
     {"ffn_post_norm", "post_feedforward_layernorm"},
     {"ls1", "lambda_1|ls1"},

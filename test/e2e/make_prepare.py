@@ -15,6 +15,9 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
 from transformers.models.idefics3.image_processing_pil_idefics3 import Idefics3ImageProcessorPil
+from transformers.image_processing_utils import select_best_resolution
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.models.llava_next.image_processing_pil_llava_next import LlavaNextImageProcessorPil
 from transformers.models.pixtral.image_processing_pil_pixtral import PixtralImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -61,6 +64,20 @@ def internvl(p, out):
     return tiles, None, None
 
 
+def pan(p, out):
+    """The whole, then crops along the longer side."""
+    tiles = [np.asarray(t, np.float32) for t in out["pixel_values"]]
+    n = len(tiles) - 1
+    return tiles, None if n else 0, n
+
+
+def anyres(p, out):
+    """The whole, then the tiles of the best of the sizes."""
+    tiles = [np.asarray(t, np.float32) for t in out["pixel_values"][0]]
+    high, wide = select_best_resolution(tuple(out["image_sizes"][0]), p.image_grid_pinpoints)
+    return tiles, wide // 56, high // 56
+
+
 def simple(p, out):
     return planes(out["pixel_values"])
 
@@ -77,6 +94,12 @@ PROCESSORS = {
     "pixtral": (PixtralImageProcessorPil(size={"longest_edge": 224}, patch_size={"height": 28, "width": 28}), simple, {}),
     "llava": (CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}), simple, {}),
     "small": (CLIPImageProcessorPil(do_resize=False, crop_size={"height": 60, "width": 61}), simple, {}),
+    "pan": (Gemma3ImageProcessorPil(size={"height": 112, "width": 112}, **HALF, do_pan_and_scan=True, pan_and_scan_min_crop_size=20,
+                                    pan_and_scan_max_num_crops=4, pan_and_scan_min_ratio_to_activate=1.2), pan, {}),
+    "square": (LlavaImageProcessorPil(size={"shortest_edge": 60}, crop_size={"height": 56, "width": 56}, do_pad=True), simple, {}),
+    "both": (CLIPImageProcessorPil(size={"height": 56, "width": 84}, do_center_crop=False), simple, {}),
+    "anyres": (LlavaNextImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}, image_grid_pinpoints=[
+        [56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]), anyres, {}),
     "internvl": (GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=6), internvl, {}),
 }
 
@@ -89,6 +112,8 @@ def line(name, w, h):
         return f"{name} {w} {h} refused"
     if name == "small":  # a tower's patches of 14 do not see the rest
         tiles = [t[:, :56, :56] for t in tiles]
+    if name == "pan":
+        cols, rows = (rows, 1) if cols is None and w >= h else (min(1, rows), rows)
     if cols is None:
         n = len(tiles) - (len(tiles) > 1)
         cols = 0 if n == 1 else next(c for c in range(1, n + 1) if n % c == 0 and same(p, tiles, c, n // c, w, h))
