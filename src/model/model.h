@@ -32,6 +32,7 @@ struct model_images {
     bool on;
     uint32_t deepstacks; /* given rows have as many more parts, each added behind one of the first layers */
     bool two_sided;      /* the tokens of an image see each other */
+    uint32_t whole;      /* ... as many at most */
     bool windows_only;   /* ... in layers with a window, and within it (gemma4) */
 };
 

@@ -330,8 +330,18 @@ static void engine_insert(struct engine *g, struct job *j)
     g->users += !j->request.batch;
 }
 
+/* The ids of images begin anew: what has the old ones goes. */
+static void engine_forget_images(struct engine *g)
+{
+    const uint32_t turns = g->session->tower ? picture_ids_turns(g->session->tower->ids) : 0;
+    if (turns != g->image_turns)
+        prefix_clear(g->prefix);
+    g->image_turns = turns;
+}
+
 bool engine_admit(struct engine *g)
 {
+    engine_forget_images(g);
     struct job *j = engine_next(g);
     struct err e = {0};
     uint32_t known = 0;
@@ -474,15 +484,18 @@ static bool engine_wait(struct engine *g)
     return !closing;
 }
 
-/* Encodes one image that a running job needs next: between two images the others have a step. */
+/* Encodes an image that a running job needs next, as long as a prompt's part of a step may take: then the others have a
+ * step. */
 static void engine_encode(struct engine *g)
 {
+    enum { ENGINE_ENCODE = 1 }; /* seconds after which a cancelled request is noticed */
     struct vision *v = g->session->tower;
     struct err e = {0};
     for (uint32_t i = 0; v && i < g->count; i++) {
         struct job *j = g->running[i];
         int did = j->images.count && !j->fetches
-                      ? job_images_encode(&j->images, v, j->seq->len, (uint32_t)j->ids.len, &e)
+                      ? job_images_encode(&j->images, v, j->seq->len, (uint32_t)j->ids.len,
+                                          g->count > 1 ? g->o.gap : ENGINE_ENCODE, &e)
                       : 0;
         if (did < 0)
             engine_end(g, j, &(struct job_end){.finish = FINISH_CANCEL, .err = &e});
@@ -491,6 +504,7 @@ static void engine_encode(struct engine *g)
     }
     pthread_mutex_lock(&g->mutex);
     g->stats.images = vision_encoded(v);
+    g->stats.last_step = v && v->going ? clock_now() : g->stats.last_step; /* it is not stuck */
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -608,7 +622,8 @@ int engine_open_disk(struct prefix_disk **out, const struct session *l, const st
                                     .most =
                                         o->cache_bytes ? o->cache_bytes : (uint64_t)ENGINE_CACHE_GIB << 30,
                                     .computed = session_digest(l),
-                                    .tokens = r->table_width * RUNNER_PAGE};
+                                    .tokens = r->table_width * RUNNER_PAGE,
+                                    .images = l->tower ? l->tower->ids : NULL};
     for (uint32_t g = 0; g < r->plan->groups; g++)
         d.bytes += r->device->ops->page_bytes(r->device, g);
     if (r->plan->states)

@@ -43,7 +43,8 @@ struct engine {
     struct batch_room batch_room;
     bool beside; /* in this step, all others decode: batches have batch_rows beside them */
     uint32_t batch_rows;
-    bool crowded; /* pages are short: no request is admitted until one has ended */
+    uint32_t image_turns; /* of picture_ids_turns, when the tree was last cleared for them */
+    bool crowded;         /* pages are short: no request is admitted until one has ended */
     struct prefix *prefix;
     struct kv_events *events; /* of it; NULL = none */
     struct seq_rows *parts;   /* (slots): the step */

@@ -82,15 +82,17 @@ static void engine_part_decode(struct engine *g, struct job *j, uint32_t at, uin
     engine_part_snaps(g, at);
 }
 
-/* Of n tokens those before an image that is not encoded yet; and where the tokens of an image see each other, all of an
- * image or none, whatever its share of the step, up to `most`. */
+/* Of n tokens those before an image that is not encoded yet; and where the tokens of an image see each other, all of a run
+ * of them or none, whatever its share of the step, up to `most`. */
 static uint32_t engine_whole(const struct job *j, uint32_t n, uint32_t most)
 {
-    uint32_t whole = seq_whole(j->seq, job_images_ready(&j->images, j->seq->len, n));
-    for (uint32_t i = 0; !whole && i < j->images.count; i++)
-        if (j->images.at[i].first == j->seq->len && j->images.at[i].tokens <= most)
-            whole = j->images.at[i].tokens;
-    return whole;
+    const int32_t *ids = j->ids.data + j->seq->len;
+    const uint32_t left = job_pending(j), ready = job_images_ready(&j->images, j->seq->len, left);
+    const uint32_t whole = seq_whole(j->seq, ids, left, least(n, ready));
+    if (whole || !ready || !j->seq->runner->span)
+        return whole;
+    const uint32_t run = seq_run(j->seq, ids, ready);
+    return run <= most ? run : 0;
 }
 
 /* At most `rows` of the missing rows, with at most `outs` results. Chunks end at page boundaries, so that
@@ -526,7 +528,9 @@ void engine_step(struct engine *g)
     if (g->count == 1 && !engine_pages_suffice(g, parts))
         prefix_clear(g->prefix); /* without shared pages the pool holds one request */
     struct result all = {0};
-    if (engine_compute(g, parts, &all, &e))
+    if (!parts) /* the images of all prompts are still being encoded */
+        engine_tell(g);
+    else if (engine_compute(g, parts, &all, &e))
         engine_fail(g, &e);
     else {
         engine_measure(g, parts);

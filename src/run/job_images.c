@@ -21,15 +21,16 @@ int job_images_open(struct job_images *m, const struct vision *v, const struct e
         return err_memory(e, "images", n * sizeof *m->at);
     for (uint32_t i = 0; i < n; i++)
         m->picture[m->count++] = picture_hold(r->images[i].picture);
-    vision_place(v, r->images, n, ids, m->at);
-    return 0;
+    return vision_place(v, r->images, n, ids, m->at, e);
 }
 
 uint32_t job_images_longest(const struct job_images *m)
 {
     uint32_t most = 0;
-    for (uint32_t i = 0; i < m->count; i++)
-        most = m->at[i].tokens > most ? m->at[i].tokens : most;
+    for (uint32_t i = 0; i < m->count; i++) {
+        const uint32_t run = m->picture[i]->rows / m->picture[i]->prepared.tiles;
+        most = run > most ? run : most;
+    }
     return most;
 }
 
@@ -56,7 +57,8 @@ uint32_t job_images_ready(const struct job_images *m, uint32_t from, uint32_t n)
     return n;
 }
 
-int job_images_encode(struct job_images *m, struct vision *v, uint32_t len, uint32_t end, struct err *e)
+int job_images_encode(struct job_images *m, struct vision *v, uint32_t len, uint32_t end, double seconds,
+                      struct err *e)
 {
     for (uint32_t i = 0; i < m->count; i++) {
         struct seq_image *a = &m->at[i];
@@ -67,10 +69,10 @@ int job_images_encode(struct job_images *m, struct vision *v, uint32_t len, uint
         }
         if (a->first + a->tokens <= len || a->first >= end || a->data)
             continue;
-        if (!(m->rows[i] = vision_encode(v, m->picture[i], e)))
-            return -1;
-        a->data = m->rows[i]->data;
-        return 1;
+        const int done = vision_encode_some(v, m->picture[i], seconds, &m->rows[i], e);
+        if (done > 0)
+            a->data = m->rows[i]->data;
+        return done < 0 ? -1 : 1;
     }
     return 0;
 }

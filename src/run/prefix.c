@@ -208,7 +208,7 @@ void prefix_name(const struct prefix *t, uint32_t parent, uint64_t salt, const i
                  struct digest *with, struct digest *name)
 {
     *with = parent ? t->nodes[parent].with : prefix_disk_root(t->disk, salt);
-    *name = prefix_disk_name(parent ? t->nodes[parent].name : *with, ids, n);
+    *name = prefix_disk_name(t->disk, parent ? t->nodes[parent].name : *with, ids, n);
 }
 
 void prefix_text(const struct prefix *t, const struct node *c, int32_t *ids)

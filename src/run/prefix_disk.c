@@ -1,9 +1,11 @@
 #define _GNU_SOURCE
 #include "run/prefix_disk.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
+#include "run/picture_ids.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -39,8 +41,9 @@ static const char prefix_disk_magic[8] = {'q', 'u', 'e', 'r', 'n', 'K', 'V', '1'
 struct prefix_disk {
     struct prefix_disk_options o;
     char folder[PATH_MAX - 64];
-    uint8_t *page; /* (o.bytes or o.state_bytes): what was read last */
-    int32_t *ids;  /* (o.tokens) */
+    uint8_t *page;  /* (o.bytes or o.state_bytes): what was read last */
+    int32_t *ids;   /* (o.tokens) */
+    uint64_t nonce; /* of this process */
     bool warned;
     pthread_t thread;
     bool started;
@@ -61,9 +64,45 @@ struct digest prefix_disk_root(const struct prefix_disk *d, uint64_t salt)
     return root;
 }
 
-struct digest prefix_disk_name(struct digest before, const int32_t *ids, uint32_t n)
+/* A row of an image, whatever number it has in this process. */
+struct disk_row {
+    uint8_t digest[PICTURE_DIGEST];
+    uint32_t row;
+    uint64_t only; /* of an image that is no longer known: this process */
+};
+
+static struct disk_row disk_row(const struct prefix_disk *d, int32_t id)
 {
-    digest_add(&before, ids, n * sizeof *ids);
+    struct disk_row r = {0};
+    if (picture_ids_find(d->o.images, id, r.digest, &r.row))
+        return r;
+    return (struct disk_row){.row = (uint32_t)id, .only = d->nonce};
+}
+
+/* An id as files have it. */
+static int32_t disk_id(const struct prefix_disk *d, int32_t id)
+{
+    if (id >= 0 || !d->o.images)
+        return id;
+    const struct disk_row r = disk_row(d, id);
+    struct digest sum = {0};
+    digest_add(&sum, &r, sizeof r);
+    return (int32_t)(uint32_t)sum.lo | INT32_MIN;
+}
+
+struct digest prefix_disk_name(const struct prefix_disk *d, struct digest before, const int32_t *ids,
+                               uint32_t n)
+{
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 || !d->o.images)
+            continue;
+        const struct disk_row r = disk_row(d, ids[i]);
+        digest_add(&before, ids + first, (i - first) * sizeof *ids);
+        digest_add(&before, &r, sizeof r);
+        first = i + 1;
+    }
+    digest_add(&before, ids + first, (n - first) * sizeof *ids);
     return before;
 }
 
@@ -127,7 +166,10 @@ static int prefix_disk_check(struct prefix_disk *d, int fd, const struct prefix_
     want = prefix_disk_header(d, &found, d->page);
     if (memcmp(&want, &h, sizeof h) != 0)
         return -1;
-    return memcmp(d->ids, p->ids, p->tokens * sizeof *p->ids) == 0;
+    for (uint32_t i = 0; i < p->tokens; i++)
+        if (d->ids[i] != disk_id(d, p->ids[i]))
+            return 0;
+    return 1;
 }
 
 const uint8_t *prefix_disk_read(struct prefix_disk *d, const struct prefix_disk_page *p)
@@ -320,6 +362,8 @@ struct prefix_disk_slot *prefix_disk_slot(struct prefix_disk *d, enum prefix_dis
 
 void prefix_disk_write(struct prefix_disk *d, struct prefix_disk_slot *s)
 {
+    for (uint32_t i = 0; i < s->page.tokens; i++)
+        s->ids[i] = disk_id(d, s->ids[i]);
     pthread_mutex_lock(&d->mutex);
     s->next = NULL;
     *d->last = s;
@@ -390,6 +434,7 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_options 
     d->o = *o;
     d->last = &d->first;
     pthread_mutex_init(&d->mutex, NULL);
+    d->nonce = (uint64_t)getpid() << 40 ^ (uint64_t)(clock_now() * 1e6);
     pthread_cond_init(&d->change, NULL);
     int failed = prefix_disk_folder(d, e) || prefix_disk_memory(d, e);
     if (!failed) {

@@ -19,15 +19,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct picture_ids;
 struct prefix_disk;
 
 struct prefix_disk_options {
-    const char *folder;     /* created if missing */
-    uint64_t most;          /* bytes in all */
-    struct digest computed; /* what all pages of this engine are computed with */
-    uint32_t tokens;        /* the most that a prefix has */
-    size_t bytes;           /* of a page of every group */
-    size_t state_bytes;     /* of a snapshot, at most; 0 = there are none */
+    const char *folder;         /* created if missing */
+    uint64_t most;              /* bytes in all */
+    struct digest computed;     /* what all pages of this engine are computed with */
+    uint32_t tokens;            /* the most that a prefix has */
+    size_t bytes;               /* of a page of every group */
+    size_t state_bytes;         /* of a snapshot, at most; 0 = there are none */
+    struct picture_ids *images; /* which images negative ids stand for; NULL: there are none */
 };
 
 struct prefix_disk_page {
@@ -54,8 +56,10 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_options 
 void prefix_disk_close(struct prefix_disk *d);
 
 struct digest prefix_disk_root(const struct prefix_disk *d, uint64_t salt);
-/* The name of a page after the one that is called `before` (the root's digest for the first). */
-struct digest prefix_disk_name(struct digest before, const int32_t *ids, uint32_t n);
+/* The name of a page after the one that is called `before` (the root's digest for the first). Rows of images have their
+ * digests in it. */
+struct digest prefix_disk_name(const struct prefix_disk *d, struct digest before, const int32_t *ids,
+                               uint32_t n);
 
 /* The page's bytes, or NULL where it is not there; valid until the next call. Allocates nothing. */
 const uint8_t *prefix_disk_read(struct prefix_disk *d, const struct prefix_disk_page *p);

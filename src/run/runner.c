@@ -27,6 +27,8 @@ static struct extent runner_extent(const struct runner_options *o)
     struct extent x = {.ctx = o->ctx, .seqs = o->seqs ? o->seqs : 1};
     uint64_t rows = (uint64_t)x.ctx * x.seqs; /* there are never more */
     x.chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
+    if (o->whole && x.chunk < o->whole + x.seqs - 1) /* beside a row of every other sequence */
+        x.chunk = o->whole + x.seqs - 1;
     x.chunk = x.chunk < rows ? x.chunk : (uint32_t)rows;
     return x;
 }
@@ -789,7 +791,7 @@ int seq_feed(struct seq *s, const int32_t *ids, uint32_t n, struct err *e)
         return err_set(e, ERR_RESOURCE, "%u tokens do not fit into the context of %u: %u too many",
                        s->len + n, r->ctx, s->len + n - r->ctx);
     for (uint32_t at = 0; at < n;) {
-        uint32_t part = seq_whole(s, n - at < r->chunk ? n - at : r->chunk);
+        uint32_t part = seq_whole(s, ids + at, n - at, r->chunk);
         if (!part)
             return err_set(e, ERR_RESOURCE, "an image has more tokens than a step has rows (%u)", r->chunk);
         struct seq_rows rows = {.seq = s, .ids = ids + at, .n = part, .outs = at + part == n};

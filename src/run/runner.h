@@ -26,9 +26,11 @@ struct runner_options {
     struct device_options device_options;
     enum place_how gpu; /* which layers a GPU gets */
     uint32_t gpu_layers;
-    bool cpu_experts;  /* experts stay on the CPU */
-    uint32_t ctx;      /* tokens a sequence may have */
-    uint32_t seqs;     /* sequences at once; 0 = 1 */
+    bool cpu_experts; /* experts stay on the CPU */
+    uint32_t ctx;     /* tokens a sequence may have */
+    uint32_t seqs;    /* sequences at once; 0 = 1 */
+    uint32_t
+        whole; /* image tokens that have to be in one step: a step has room for them whatever `chunk` is */
     uint32_t chunk;    /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU */
     uint32_t outs;     /* results a step; 0 = one per sequence */
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
@@ -198,9 +200,11 @@ uint32_t seq_need(const struct seq *s, uint32_t n);
 /* How many slots of state a part would take, without its snapshots. */
 uint32_t seq_need_states(const struct seq_rows *part);
 
-/* How many of n tokens that come next one step may have: where the tokens of an image see each other, it has all of them or
- * none. 0: the next image is longer than n. */
-uint32_t seq_whole(const struct seq *s, uint32_t n);
+/* How many of the n tokens `ids` that come next one step may have, at most `most`: where the tokens of an image see each
+ * other, it has all of a run of them or none. 0: the next run is longer. */
+uint32_t seq_whole(const struct seq *s, const int32_t *ids, uint32_t n, uint32_t most);
+/* The length of the run of image tokens at the start of `ids`. */
+uint32_t seq_run(const struct seq *s, const int32_t *ids, uint32_t n);
 /* Runs one step. At most chunk rows in all, one part per sequence. On success the ids belong to their
  * sequences; on an error no sequence has changed, except that a failed device may have spoiled a state: then
  * the sequence is cut back. An asynchronous device (device_ops.ahead) is still

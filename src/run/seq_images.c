@@ -86,14 +86,34 @@ void part_fill_images(const struct seq_rows *p, struct step *st)
     st->span = r->span;
 }
 
-uint32_t seq_whole(const struct seq *s, uint32_t n)
+/* The image that token i of the sequence is in; NULL: none. */
+static const struct seq_image *image_at(const struct seq *s, uint32_t i)
 {
-    for (uint32_t i = 0; s->runner->span && i < s->images; i++) {
-        const struct seq_image *m = &s->image[i];
-        if (m->first < s->len + n && m->first + m->tokens > s->len + n)
-            return m->first > s->len ? m->first - s->len : 0;
-    }
-    return n;
+    for (uint32_t k = 0; k < s->images; k++)
+        if (s->image[k].first <= i && i < s->image[k].first + s->image[k].tokens)
+            return &s->image[k];
+    return NULL;
+}
+
+uint32_t seq_run(const struct seq *s, const int32_t *ids, uint32_t n)
+{
+    const struct seq_image *m = image_at(s, s->len);
+    uint32_t end = m ? m->first + m->tokens - s->len : 0, at = 0;
+    while (at < end && at < n && ids[at] < 0)
+        at++;
+    return at;
+}
+
+uint32_t seq_whole(const struct seq *s, const int32_t *ids, uint32_t n, uint32_t most)
+{
+    const uint32_t cut = n < most ? n : most;
+    uint32_t at = cut;
+    if (!s->runner->span || cut == n)
+        return cut;
+    const struct seq_image *m = image_at(s, s->len + at);
+    while (at && m && s->len + at > m->first && ids[at] < 0 && ids[at - 1] < 0)
+        at--;
+    return at;
 }
 
 int step_give_images(struct runner *r, const struct step *st, struct err *e)

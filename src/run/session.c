@@ -318,6 +318,13 @@ bool session_is_changed(const struct session *l)
     return changed && l->runner->intact;
 }
 
+/* A step has room for the image tokens that have to be in one. */
+static int session_whole(const struct session *l, struct runner_options *r)
+{
+    r->whole = vision_images(l->tower).whole;
+    return 0;
+}
+
 int session_open(struct session **out, struct store *store, const struct session_options *o, struct err *e)
 {
     double start = clock_now();
@@ -338,7 +345,7 @@ int session_open(struct session **out, struct store *store, const struct session
         constraint_cache_open(&l->constraints, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
         session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
-        runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
+        session_whole(l, &r) || runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || session_intact(l, e)) {
         session_close(l);
         return -1;

@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "format/gguf.h"
-#include "hub/sha.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,16 +30,20 @@ static size_t common(const char *a, const char *b)
     return n;
 }
 
-/* "mmproj*.gguf" beside a model; an empty path where there is none. */
+/* "mmproj*.gguf" beside a model, or in the folder that was given; an empty path where there is none. */
 static void find_mmproj(const char *model, char *out, size_t size)
 {
     const char *slash = strrchr(model, '/'), *name = slash ? slash + 1 : model;
     char folder[4096], best[256] = "";
     out[0] = 0;
-    if (is_mmproj(name) || (slash && (size_t)(slash - model) >= sizeof folder))
+    if (is_mmproj(name) || strlen(model) >= sizeof folder)
         return;
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - model) : 1, slash ? model : ".");
-    DIR *d = file_folder(folder[0] ? folder : "/");
+    snprintf(folder, sizeof folder, "%s", model);
+    DIR *d = file_folder(folder);
+    if (!d) {
+        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - model) : 1, slash ? model : ".");
+        d = file_folder(folder[0] ? folder : "/");
+    }
     for (const struct dirent *f; d && (f = readdir(d));) {
         if (!is_mmproj(f->d_name) || strlen(f->d_name) >= sizeof best)
             continue;
@@ -108,7 +111,8 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
         return err_memory(e, "the tower", sizeof *v);
     v->device = mem_strndup(o->device ? o->device : "cpu", strlen(o->device ? o->device : "cpu"));
     v->device_options = o->device_options;
-    int failed = !v->device ? err_memory(e, "the tower", 0) : 0;
+    v->ids = picture_ids_open();
+    int failed = !v->device || !v->ids ? err_memory(e, "the tower", 0) : 0;
     if (!failed && path[0])
         failed = store_open(&v->own, path, e);
     const struct store *from = v->own ? v->own : model;
@@ -127,11 +131,18 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
         vision_close(v);
         return -1;
     }
+    uint64_t each = 0;
+    struct err none = {0};
+    struct vision_params said;
+    if (v->own && vision_present(model) &&
+        !vision_read(&said, model, &none)) { /* a folder with an mmproj file */
+        v->tower->v.image_token = said.image_token;
+        v->tower->v.two_sided = said.two_sided;
+    }
+    none = (struct err){0};
     v->image_token =
         v->tower->v.image_token >= 0 ? v->tower->v.image_token : find_token(model, v->tower->v.family);
     v->tower->v.image_token = v->image_token;
-    uint64_t each = 0;
-    struct err none = {0};
     if (model->kind == STORE_GGUF &&
         v->tower->v.family ==
             VISION_GEMMA4) /* its small models, which have numbers for each layer, are causal */
@@ -165,10 +176,14 @@ void vision_close(struct vision *v)
         next = r->next;
         vision_drop(r);
     }
+    if (v->goes)
+        vision_drop(v->goes);
+    picture_drop(v->going);
     encoder_close(v->encoder);
     tower_close(v->tower);
     if (v->own)
         store_close(v->own);
+    picture_ids_close(v->ids);
     mem_free(v->device);
     mem_free(v);
 }
@@ -178,6 +193,7 @@ struct model_images vision_images(const struct vision *v)
     return v ? (struct model_images){.on = true,
                                      .deepstacks = v->tower->v.deepstacks,
                                      .two_sided = v->tower->v.two_sided,
+                                     .whole = v->tower->v.two_sided ? vision_most_rows(&v->tower->v) : 0,
                                      .windows_only = v->tower->v.family == VISION_GEMMA4}
              : (struct model_images){0};
 }
@@ -247,29 +263,71 @@ static void keep_rows(struct vision *v, struct picture_rows *r)
     }
 }
 
-struct picture_rows *vision_encode(struct vision *v, const struct picture *p, struct err *e)
+static void encode_end(struct vision *v)
 {
-    struct picture_rows *r = find_rows(v, p);
-    if (r)
-        return vision_hold(r);
+    picture_drop(v->going);
+    v->going = NULL;
+    v->goes = NULL;
+}
+
+static int encode_begin(struct vision *v, struct picture *p, struct err *e)
+{
     if (vision_load(v, e))
-        return NULL;
-    r = mem_zalloc(1, sizeof *r);
+        return -1;
+    struct picture_rows *r = mem_zalloc(1, sizeof *r);
     const uint32_t width = encoder_width(v->encoder);
     float *data = r ? mem_alloc(p->rows, width * sizeof *data) : NULL;
     if (!data) {
         mem_free(r);
-        err_memory(e, "rows of an image", (uint64_t)p->rows * width * sizeof *data);
-        return NULL;
+        return err_memory(e, "rows of an image", (uint64_t)p->rows * width * sizeof *data);
     }
     *r = (struct picture_rows){.users = 1, .rows = p->rows, .width = width, .data = data};
     memcpy(r->digest, p->digest, sizeof r->digest);
-    if (encoder_run(v->encoder, &p->prepared, data, e)) {
+    if (encoder_start(v->encoder, &p->prepared, data, e)) {
         vision_drop(r);
-        return NULL;
+        return -1;
+    }
+    v->going = picture_hold(p);
+    v->goes = r;
+    return 0;
+}
+
+int vision_encode_some(struct vision *v, struct picture *p, double seconds, struct picture_rows **out,
+                       struct err *e)
+{
+    struct picture_rows *r = find_rows(v, p);
+    if (r) {
+        *out = vision_hold(r);
+        return 1;
+    }
+    if (!v->going && encode_begin(v, p, e))
+        return -1;
+    const bool own = !memcmp(v->going->digest, p->digest, sizeof p->digest);
+    const int done = encoder_go(v->encoder, seconds, e);
+    if (!done)
+        return 0;
+    r = v->goes;
+    encode_end(v);
+    if (done < 0) {
+        encoder_stop(v->encoder);
+        vision_drop(r);
+        if (!own) /* whoever asked for that one gets its error when it is tried again */
+            *e = (struct err){0};
+        return own ? -1 : 0;
     }
     keep_rows(v, r);
-    return vision_hold(r);
+    if (own)
+        *out = vision_hold(r);
+    return own;
+}
+
+struct picture_rows *vision_encode(struct vision *v, struct picture *p, struct err *e)
+{
+    struct picture_rows *r = NULL;
+    int done;
+    while (!(done = vision_encode_some(v, p, 1e9, &r, e)))
+        ;
+    return done < 0 ? NULL : r;
 }
 
 uint64_t vision_encoded(const struct vision *v)
@@ -277,31 +335,21 @@ uint64_t vision_encoded(const struct vision *v)
     return v && v->encoder ? encoder_count(v->encoder) : 0;
 }
 
-int32_t vision_id(const struct picture *p, uint32_t row)
-{
-    uint8_t hash[32];
-    struct sha s;
-    int32_t id;
-    sha_start(&s, SHA_256);
-    sha_add(&s, p->digest, sizeof p->digest);
-    sha_add(&s, &row, sizeof row);
-    sha_end_bytes(&s, hash);
-    memcpy(&id, hash, sizeof id);
-    return id | INT32_MIN;
-}
-
-void vision_place(const struct vision *v, const struct prompt_image *images, uint32_t count, int32_t *ids,
-                  struct seq_image *out)
+int vision_place(const struct vision *v, const struct prompt_image *images, uint32_t count, int32_t *ids,
+                 struct seq_image *out, struct err *e)
 {
     const uint32_t unit = v->tower->v.patch * v->tower->v.merge;
     for (uint32_t k = 0; k < count; k++) {
         const struct prompt_image *m = &images[k];
         const struct vision_tile *t = &m->picture->prepared.tile[0];
-        uint32_t row = 0;
+        int32_t id = picture_ids_take(v->ids, m->picture);
+        if (!id)
+            return err_memory(e, "the names of images", 0);
         for (uint32_t i = m->first; i < m->first + m->tokens; i++)
             if (ids[i] == v->image_token)
-                ids[i] = vision_id(m->picture, row++);
+                ids[i] = id++;
         out[k] = (struct seq_image){
             .first = m->first, .tokens = m->tokens, .cols = t->width / unit, .rows = t->height / unit};
     }
+    return 0;
 }

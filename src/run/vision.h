@@ -6,7 +6,7 @@
 
 #include "model/model.h"
 #include "model/vision/encode.h"
-#include "run/picture.h"
+#include "run/picture_ids.h"
 #include "run/runner.h"
 
 struct vision {
@@ -18,6 +18,9 @@ struct vision {
     int32_t image_token;         /* -1: the vocabulary has none by a name that is known */
     struct picture_rows *newest; /* rows of pictures, the most recent first */
     uint64_t bytes;              /* of them */
+    struct picture_ids *ids;     /* what stands for rows of pictures in sequences */
+    struct picture *going;       /* what is being encoded, held; NULL: nothing */
+    struct picture_rows *goes;   /* its rows */
 };
 
 /* The rows of one picture. Held by its users; the last one frees it. */
@@ -49,16 +52,17 @@ int vision_fits(const struct vision *v, const struct model *m, struct err *e);
 /* The tower's device, with its weights loaded. */
 int vision_load(struct vision *v, struct err *e);
 /* The rows of a picture, encoded unless they are kept. vision_drop returns them. */
-struct picture_rows *vision_encode(struct vision *v, const struct picture *p, struct err *e);
+struct picture_rows *vision_encode(struct vision *v, struct picture *p, struct err *e);
+/* The same for about `seconds`: 1 and rows, 0: there is more to do, -1: failed. A picture that was begun is finished first,
+ * whoever asked for it. */
+int vision_encode_some(struct vision *v, struct picture *p, double seconds, struct picture_rows **out,
+                       struct err *e);
 struct picture_rows *vision_hold(struct picture_rows *r);
 void vision_drop(struct picture_rows *r); /* NULL is fine */
 /* How many pictures have been encoded. */
 uint64_t vision_encoded(const struct vision *v);
 
 /* Replaces the image tokens of a prompt by ids of the rows of its pictures, and says where they are; out: (count), without
- * data. */
-void vision_place(const struct vision *v, const struct prompt_image *images, uint32_t count, int32_t *ids,
-                  struct seq_image *out);
-/* The id that stands for row `row` of a picture in the ids of a sequence: negative, and the same for the same picture. All
- * of its rows together have the digest's strength. */
-int32_t vision_id(const struct picture *p, uint32_t row);
+ * data. From any thread. */
+int vision_place(const struct vision *v, const struct prompt_image *images, uint32_t count, int32_t *ids,
+                 struct seq_image *out, struct err *e);

@@ -84,7 +84,7 @@ static void print_text(struct buf *out, const struct logits *l)
 static int run_steps(struct runner *r, struct seq *q, const int32_t *ids, struct logits *l, struct err *e)
 {
     for (uint32_t at = 0; at < l->count;) {
-        uint32_t n = seq_whole(q, l->count - at < r->chunk ? l->count - at : r->chunk);
+        uint32_t n = seq_whole(q, ids + at, l->count - at, r->chunk);
         if (!n)
             return err_set(e, ERR_USAGE, "an image has more tokens than a step; a larger --chunk helps");
         struct seq_rows rows = {.seq = q, .ids = ids + at, .n = n, .outs = n};
@@ -108,9 +108,9 @@ static int see_images(struct seen *s, int32_t *ids, uint32_t n, struct err *e)
     if (!s->place || !s->at || !s->rows)
         return err_memory(e, "images", count * sizeof *s->at);
     if (images_prepare(&s->images, &s->vision->tower->v, e) ||
-        picture_place(s->place, s->images.picture, count, ids, n, s->vision->image_token, e))
+        picture_place(s->place, s->images.picture, count, ids, n, s->vision->image_token, e) ||
+        vision_place(s->vision, s->place, count, ids, s->at, e))
         return -1;
-    vision_place(s->vision, s->place, count, ids, s->at);
     for (uint32_t i = 0; i < count; i++) {
         if (!(s->rows[i] = vision_encode(s->vision, s->images.picture[i], e)))
             return -1;
@@ -140,6 +140,7 @@ static int run_model(const struct args *a, struct model *m, int32_t *ids, struct
     struct runner_options o = {.device = args_text(a, "device"),
                                .device_options = d,
                                .ctx = l->count,
+                               .whole = vision_images(seen->vision).whole,
                                .chunk = (uint32_t)args_int(a, "chunk", 128),
                                .outs = UINT32_MAX,
                                .kv_type = DTYPE_F16};

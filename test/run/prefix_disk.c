@@ -292,7 +292,7 @@ static void strangers(void **state)
     struct err e = {0};
     struct engine_options eo = {.cache_dir = folder};
     assert_int_equal(engine_open_disk(&d, o.l, &eo, &e), 0);
-    struct digest root = prefix_disk_root(d, 0), name = prefix_disk_name(root, ids, PAGE);
+    struct digest root = prefix_disk_root(d, 0), name = prefix_disk_name(d, root, ids, PAGE);
     snprintf(path, sizeof path, "%s/%016llx%016llx.kv", folder, (unsigned long long)name.hi,
              (unsigned long long)name.lo);
     prefix_disk_close(d);
@@ -308,7 +308,7 @@ static void strangers(void **state)
     ask_fresh(&usual, 3, NULL);
     char other[512];
     prompt_of(ids, 3);
-    struct digest wrong = prefix_disk_name(root, ids, PAGE);
+    struct digest wrong = prefix_disk_name(d, root, ids, PAGE);
     snprintf(other, sizeof other, "%s/%016llx%016llx.kv", folder, (unsigned long long)wrong.hi,
              (unsigned long long)wrong.lo);
     assert_int_equal(rename(other, path), 0);

@@ -22,14 +22,13 @@ struct talk {
     uint32_t images;
 };
 
-static void open_talk(struct talk *t, const char *folder, const char *cache)
+static void open_talk_with(struct talk *t, const char *folder, struct engine_options with)
 {
     char path[256];
     struct err e = {0};
     struct store *store;
     struct session_options o = {.runner = {.ctx = CTX, .seqs = 2, .snapshots = 16, .kv_type = DTYPE_F16},
                                 .no_text = true};
-    const struct engine_options with = {.cache_dir = cache, .snapshot = RUNNER_PAGE};
     *t = (struct talk){0};
     o.runner.device = "cpu";
     o.runner.device_options = (struct device_options){.threads = 1, .exact = true};
@@ -38,6 +37,11 @@ static void open_talk(struct talk *t, const char *folder, const char *cache)
         engine_open(&t->g, t->l, &with, &e))
         fail_msg("%s", e.text);
     assert_non_null(t->l->tower);
+}
+
+static void open_talk(struct talk *t, const char *folder, const char *cache)
+{
+    open_talk_with(t, folder, (struct engine_options){.cache_dir = cache, .snapshot = RUNNER_PAGE});
 }
 
 static void close_talk(struct talk *t)
@@ -203,6 +207,39 @@ static void restarts(void **state)
     }
 }
 
+/* An image that is encoded in slices, while another stream goes on, gives the same as one that is encoded at once. */
+static void slices(void **state)
+{
+    (void)state;
+    struct talk whole, t;
+    struct err e = {0};
+    struct stream *s;
+    struct stream_chunk c = {0};
+    open_talk(&whole, "gemma3_vl", NULL);
+    first_turn(&whole, 1);
+    open_talk_with(&t, "gemma3_vl", (struct engine_options){.snapshot = RUNNER_PAGE, .gap = 1e-9});
+    int32_t ids[12];
+    for (int i = 0; i < 12; i++)
+        ids[i] = 20 + i;
+    struct engine_request beside = {
+        .prompt = ids, .n = 12, .most = 200, .ignore_eog = true, .sampler = t.l->defaults};
+    if (engine_submit(t.g, &beside, &s, &e))
+        fail_msg("%s", e.text);
+    first_turn(&t, 1);
+    assert_int_equal(encoded(&t), 1);
+    assert_int_equal(t.n, whole.n);
+    assert_memory_equal(t.ids, whole.ids, t.n * sizeof *t.ids);
+    uint64_t count = 0;
+    while (!c.done) {
+        assert_true(stream_look(s, 60, &c));
+        count += c.count;
+    }
+    assert_int_equal(count, 200);
+    stream_close(s);
+    close_talk(&t);
+    close_talk(&whole);
+}
+
 static void no_echo_of_images(void **state)
 {
     (void)state;
@@ -224,13 +261,48 @@ static void no_echo_of_images(void **state)
     close_talk(&t);
 }
 
+/* No two pictures share a number, however many there are; those that are remembered keep theirs. */
+static void numbers(void **state)
+{
+    (void)state;
+    enum { MANY = 70000 };
+    struct picture_ids *t = picture_ids_open();
+    struct picture p = {.rows = 1};
+    int32_t last = 0, first = 0;
+    uint8_t digest[PICTURE_DIGEST];
+    uint32_t row;
+    assert_non_null(t);
+    for (uint32_t i = 0; i < MANY; i++) {
+        memcpy(p.digest, &i, sizeof i);
+        p.rows = 1 + i % 3;
+        const int32_t id = picture_ids_take(t, &p);
+        assert_true(id < 0 && (!i || id > last));
+        first = i ? first : id;
+        last = id;
+        if (i % 1000 == 0)
+            assert_int_equal(picture_ids_take(t, &p), id);
+    }
+    assert_true(picture_ids_find(t, last, digest, &row));
+    assert_memory_equal(digest, p.digest, sizeof digest);
+    assert_false(picture_ids_find(t, first, digest, &row)); /* forgotten: it gets a number of its own again */
+    memset(p.digest, 0, sizeof p.digest);
+    p.rows = 1;
+    assert_true(picture_ids_take(t, &p) > last);
+    p.digest[31] = 1; /* the range is used up after two such ones */
+    p.rows = 1u << 30;
+    picture_ids_take(t, &p);
+    assert_int_equal(picture_ids_turns(t), 0);
+    p.digest[31] = 2;
+    assert_int_equal(picture_ids_take(t, &p), INT32_MIN);
+    assert_int_equal(picture_ids_turns(t), 1);
+    picture_ids_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(turns),
-        cmocka_unit_test(other_pixels),
-        cmocka_unit_test(restarts),
-        cmocka_unit_test(no_echo_of_images),
+        cmocka_unit_test(turns),  cmocka_unit_test(other_pixels), cmocka_unit_test(restarts),
+        cmocka_unit_test(slices), cmocka_unit_test(numbers),      cmocka_unit_test(no_echo_of_images),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 #include "model/vision/encode.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "base/size.h"
 #include "codec/dtype.h"
@@ -19,6 +20,13 @@ struct encoder {
     int32_t *pos, *axes, *out, *table;
     struct step_span *span;
     uint32_t *block; /* (rows): which block of merged patches is where */
+    bool sliced;     /* a slice is an operation */
+    struct {         /* the image that is encoded; image NULL: none */
+        const struct vision_prepared *image;
+        float *result, *apart, *to; /* apart: rows of tiles that are joined at the end */
+        uint32_t tile, op;          /* the next of both */
+        uint32_t rows, outs;        /* of the tile; rows 0: it has not begun */
+    } now;
 };
 
 /* ---- memory ---- */
@@ -85,6 +93,7 @@ int encoder_open(struct encoder **out, const struct tower *t, const char *device
         return err_memory(e, "the encoder of images", sizeof *c);
     c->tower = t;
     c->exact = o->exact;
+    c->sliced = !device || !strcmp(device, "cpu");
     if (device_open(&c->device, device, o, e) ||
         c->device->ops->load(c->device, &t->model.weights, NULL, NULL, e)) {
         encoder_close(c);
@@ -98,6 +107,7 @@ void encoder_close(struct encoder *c)
 {
     if (!c)
         return;
+    encoder_stop(c);
     encoder_drop(c);
     if (c->device)
         c->device->ops->close(c->device);
@@ -227,76 +237,77 @@ static uint32_t fill_rows(struct encoder *c, const struct vision_tile *t, const 
 
 /* ---- steps ---- */
 
-/* Up to the merge with all rows, then the rest with those that are left. */
-static int run_steps(struct encoder *c, uint32_t rows, uint32_t outs, struct err *e)
+/* Operations [from, to) of a tile: up to the merge with all rows, then with those that are left. */
+static int run_part(struct encoder *c, uint32_t from, uint32_t to, struct err *e)
 {
     const struct plan *p = &c->tower->model.plan;
-    struct device *d = c->device;
-    const bool fold = p->fold_by > 1;
+    const bool fold = p->fold_by > 1, merged = fold && from >= p->fold_at;
+    const uint32_t rows = merged ? c->now.outs : c->now.rows;
     const struct step_seq seq = {.first = 0, .rows = rows, .length = rows};
-    struct step s = {.rows = rows,
-                     .seqs = 1,
-                     .outs = fold ? 0 : outs,
-                     .ids = c->pos,
-                     .pos = c->pos,
-                     .axes = c->axes,
-                     .span = c->tower->v.window ? c->span : NULL,
-                     .seq = &seq,
-                     .tables = c->table,
-                     .table_width = (c->rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
-                     .out = c->out,
-                     .to = fold ? p->fold_at : 0};
-    if (d->ops->write_rows(d, p->given, rows, c->in, e) || d->ops->run(d, p, &s, e))
-        return -1;
-    if (!fold)
-        return 0;
-    const struct step_seq merged = {.first = 0, .rows = outs, .length = outs};
-    s.rows = s.outs = outs;
-    s.seq = &merged;
-    s.span = NULL;
-    s.from = p->fold_at;
-    s.to = p->count;
-    return d->ops->run(d, p, &s, e);
+    const struct step s = {.rows = rows,
+                           .seqs = 1,
+                           .outs = to == p->count ? c->now.outs : 0,
+                           .ids = c->pos,
+                           .pos = c->pos,
+                           .axes = c->axes,
+                           .span = c->tower->v.window && !merged ? c->span : NULL,
+                           .seq = &seq,
+                           .tables = c->table,
+                           .table_width = (c->rows + PAGE_TOKENS - 1) / PAGE_TOKENS,
+                           .out = c->out,
+                           .from = from,
+                           .to = to};
+    return c->device->ops->run(c->device, p, &s, e);
 }
 
-static int encode_tile(struct encoder *c, const struct vision_tile *t, float *rows, struct err *e)
+/* The next tile's rows to the device. */
+static int tile_start(struct encoder *c, struct err *e)
 {
     const struct vision_params *v = &c->tower->v;
-    const uint32_t unit = v->patch * v->merge, width = encoder_width(c);
+    const struct vision_tile *t = &c->now.image->tile[c->now.tile];
+    const uint32_t unit = v->patch * v->merge, outs = vision_tile_rows(v, t->width, t->height);
     const struct tile_grid g = {.cols = t->width / v->patch,
                                 .rows = t->height / v->patch,
                                 .block_cols = t->width / unit,
                                 .block_rows = t->height / unit};
-    const uint32_t outs = vision_tile_rows(v, t->width, t->height);
     if (!outs || t->width % unit || t->height % unit)
         return err_set(e, ERR_USAGE, "a tile of %u x %u pixels; multiples of %u are expected", t->width,
                        t->height, unit);
     if (v->family == VISION_GEMMA4 && (g.cols > v->positions || g.rows > v->positions))
         return err_set(e, ERR_USAGE, "a tile of %u x %u patches; the tower has positions for %u", g.cols,
                        g.rows, v->positions);
-    if (encoder_reserve(c, g.cols * g.rows + 1, e) ||
-        run_steps(c, fill_rows(c, t, &g), outs + v->drop_first, e))
+    if (encoder_reserve(c, g.cols * g.rows + 1, e))
         return -1;
+    c->now.op = 0;
+    c->now.outs = outs + v->drop_first;
+    c->now.rows = fill_rows(c, t, &g);
+    return c->device->ops->write_rows(c->device, c->tower->model.plan.given, c->now.rows, c->in, e);
+}
+
+/* Where the next slice of a tile ends: the CPU stops behind each operation, others only at the merge. */
+static uint32_t slice_end(const struct encoder *c)
+{
+    const struct plan *p = &c->tower->model.plan;
+    const bool before = p->fold_by > 1 && c->now.op < p->fold_at;
+    return c->sliced ? c->now.op + 1 : before ? p->fold_at : p->count;
+}
+
+/* The tile's rows, in the order of the text. */
+static int tile_end(struct encoder *c, struct err *e)
+{
+    const struct vision_params *v = &c->tower->v;
+    const uint32_t width = encoder_width(c), outs = c->now.outs - v->drop_first;
     const float *result = c->device->ops->results(c->device, e);
     if (!result)
         return -1;
-    const bool first = v->keep_class; /* the class row comes before the others */
     result += v->drop_first ? width : 0;
-    for (uint32_t i = 0; i < outs; i++) {
-        uint32_t to = v->window ? c->block[i] : !first ? i : i + 1 < outs ? i + 1 : 0;
-        memcpy(rows + (size_t)to * width, result + (size_t)i * width, width * sizeof *rows);
+    for (uint32_t i = 0; i < outs; i++) { /* a class row comes before the others */
+        uint32_t to = v->window ? c->block[i] : !v->keep_class ? i : i + 1 < outs ? i + 1 : 0;
+        memcpy(c->now.to + (size_t)to * width, result + (size_t)i * width, width * sizeof *result);
     }
-    return 0;
-}
-
-static int encode_tiles(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
-{
-    for (uint32_t i = 0; i < image->tiles; i++) {
-        const struct vision_tile *t = &image->tile[i];
-        if (encode_tile(c, t, rows, e))
-            return -1;
-        rows += (size_t)vision_tile_rows(&c->tower->v, t->width, t->height) * encoder_width(c);
-    }
+    c->now.to += (size_t)outs * width;
+    c->now.tile++;
+    c->now.rows = 0;
     return 0;
 }
 
@@ -322,17 +333,56 @@ static void join_tiles(const struct encoder *c, const struct vision_prepared *im
     }
 }
 
-int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
+int encoder_start(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
 {
     const struct vision_tile *t = &image->tile[0];
     const size_t all = (size_t)image->tiles * vision_tile_rows(&c->tower->v, t->width, t->height);
+    encoder_stop(c);
     float *apart = image->kept.bottom ? mem_alloc(all, encoder_width(c) * sizeof *apart) : NULL;
     if (image->kept.bottom && !apart)
         return err_memory(e, "rows of an image", all * encoder_width(c) * sizeof *apart);
-    const int failed = encode_tiles(c, image, apart ? apart : rows, e);
-    if (!failed && apart)
-        join_tiles(c, image, apart, rows);
-    mem_free(apart);
-    c->count += !failed;
-    return failed;
+    c->now.image = image;
+    c->now.result = rows;
+    c->now.apart = apart;
+    c->now.to = apart ? apart : rows;
+    return 0;
+}
+
+void encoder_stop(struct encoder *c)
+{
+    mem_free(c->now.apart);
+    memset(&c->now, 0, sizeof c->now);
+}
+
+int encoder_go(struct encoder *c, double seconds, struct err *e)
+{
+    const struct plan *p = &c->tower->model.plan;
+    const double end = clock_now() + seconds;
+    while (c->now.image && c->now.tile < c->now.image->tiles) {
+        if (!c->now.rows && tile_start(c, e))
+            return -1;
+        const uint32_t to = slice_end(c);
+        if (run_part(c, c->now.op, to, e))
+            return -1;
+        c->now.op = to;
+        if (to == p->count && tile_end(c, e))
+            return -1;
+        if (clock_now() >= end && c->now.tile < c->now.image->tiles)
+            return 0;
+    }
+    if (c->now.apart)
+        join_tiles(c, c->now.image, c->now.apart, c->now.result);
+    encoder_stop(c);
+    c->count++;
+    return 1;
+}
+
+int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e)
+{
+    if (encoder_start(c, image, rows, e))
+        return -1;
+    int done = encoder_go(c, 1e9, e);
+    if (done < 0)
+        encoder_stop(c);
+    return done < 0 ? -1 : 0;
 }

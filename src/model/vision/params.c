@@ -583,6 +583,14 @@ uint32_t vision_tile_rows(const struct vision_params *v, uint32_t width, uint32_
     return (width / unit) * (height / unit) + (v->keep_class ? 1 : 0) - (v->drop_first ? 1 : 0);
 }
 
+uint32_t vision_most_rows(const struct vision_params *v)
+{
+    const struct vision_pixels *p = &v->pixels;
+    return p->sizing == SIZING_TOKENS  ? p->max_tokens
+           : p->sizing == SIZING_EXACT ? vision_tile_rows(v, p->width, p->height)
+                                       : 0;
+}
+
 uint32_t vision_kept_rows(const struct vision_kept *k)
 {
     return (k->bottom - k->top) * (k->right - k->left + 1);

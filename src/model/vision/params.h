@@ -142,6 +142,8 @@ struct vision_prepared {
 /* Rows of a tile after the projector: its tokens in the text. */
 uint32_t vision_tile_rows(const struct vision_params *v, uint32_t width, uint32_t height);
 uint32_t vision_rows(const struct vision_params *v, const struct vision_prepared *p);
+/* Rows of the largest tile that the processor makes; 0: they have no limit of their own. */
+uint32_t vision_most_rows(const struct vision_params *v);
 uint32_t vision_kept_rows(const struct vision_kept *k);
 
 /* False where the store has no tower. */
