@@ -194,19 +194,34 @@ static bool folder_has(const char *path)
     return stat(path, &st) == 0;
 }
 
-/* Without an index: model.safetensors, or the only .safetensors, or the only .gguf. */
+/* A tower for images beside a model. */
+static bool folder_is_tower(const char *name)
+{
+    return folder_ends(name, ".gguf") && strcasestr(name, "mmproj");
+}
+
+/* Without an index: model.safetensors, or the only .safetensors, or the only .gguf that is no tower beside another. */
 static int folder_list(struct folder *f, const char *path, DIR *dir, struct err *e)
 {
-    size_t safetensors = 0, ggufs = 0, pickles = 0;
-    char *one_safetensors = NULL, *one_gguf = NULL;
+    size_t safetensors = 0, ggufs = 0, pickles = 0, towers = 0;
+    char *one_safetensors = NULL, *one_gguf = NULL, *one_tower = NULL;
     for (struct dirent *d; (d = readdir(dir));) {
-        bool gguf = folder_ends(d->d_name, ".gguf") && !folder_is_later_part(d->d_name);
-        char **one = gguf ? &one_gguf : folder_ends(d->d_name, ".safetensors") ? &one_safetensors : NULL;
+        bool tower = folder_is_tower(d->d_name),
+             gguf = !tower && folder_ends(d->d_name, ".gguf") && !folder_is_later_part(d->d_name);
+        char **one = tower                                    ? &one_tower
+                     : gguf                                   ? &one_gguf
+                     : folder_ends(d->d_name, ".safetensors") ? &one_safetensors
+                                                              : NULL;
+        towers += tower;
         safetensors += one == &one_safetensors;
         ggufs += gguf;
         pickles += folder_is_pickle(d->d_name);
         if (one && !*one && !(*one = arena_strndup(&f->arena, d->d_name, strlen(d->d_name))))
             return err_memory(e, "a file's name", strlen(d->d_name));
+    }
+    if (!ggufs) {
+        ggufs = towers;
+        one_gguf = one_tower;
     }
     f->kind = safetensors ? FOLDER_SAFETENSORS : FOLDER_GGUF;
     if (safetensors > 1)

@@ -301,7 +301,9 @@ int chat_run(struct session *l, struct engine *g, const struct chat_options *o, 
     else if (o->system)
         chat_add(&t, "system", o->system, strlen(o->system));
     for (uint32_t i = 0; i < t.images->count; i++) /* those of the command line */
-        json_array_append_new(t.attached, json_pack("{s:s}", "type", "image"));
+        json_array_append_new(t.attached,
+                              json_pack("{s:s,s:o}", "type", "image", "path",
+                                        chat_string(t.images->named[i], strlen(t.images->named[i]))));
     answer_catch_interrupts();
     chat_banner(&t);
     if (!e->code && (!o->resume || !chat_resume(&t, e)))

@@ -32,9 +32,15 @@ int images_add(struct images *m, const char *path, struct err *e)
 int images_load(struct images *m, const struct args *a, struct err *e)
 {
     int at = 0;
-    for (const char *path; (path = args_next(a, "image", &at));)
+    for (const char *path; (path = args_next(a, "image", &at));) {
+        const char **named = mem_realloc(m->named, m->count + 1, sizeof(const char *));
+        if (!named)
+            return err_memory(e, "an image", sizeof(const char *));
+        m->named = named;
+        m->named[m->count] = path;
         if (images_add(m, path, e))
             return -1;
+    }
     return 0;
 }
 
@@ -85,5 +91,6 @@ void images_free(struct images *m)
     decoder_stop(m->decoder);
     mem_free(m->image);
     mem_free(m->picture);
+    mem_free(m->named);
     *m = (struct images){0};
 }

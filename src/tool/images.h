@@ -17,6 +17,7 @@ struct images {
     struct image *image;      /* (count); of those that are prepared the pixels are freed */
     struct picture **picture; /* (count): the first `prepared` of them */
     uint32_t count, prepared;
+    const char **named; /* (count of images_load): their files */
 };
 
 /* Starts the process that decodes, before there are threads: for files that are named later. */

@@ -203,7 +203,7 @@ class Pixtral(Case):
 
 
 class Qwen(Case):
-    sizes = [(170, 130), (90, 200)]
+    sizes = [(250, 170), (131, 300)]
     image_id, begin, end, kinds = 302, [300], [301], "mm_token_type_ids"
 
     def __init__(self, kind, vision, text, patch=14, size=None, **processor):
@@ -211,7 +211,7 @@ class Qwen(Case):
         config = getattr(T, kind + "Config")
         self.model = getattr(T, kind + "ForConditionalGeneration")(config(
             vision_config=vision, text_config={**TEXT, **text}, **ids, tie_word_embeddings=False))
-        self.processor = Qwen2VLImageProcessorPil(size=size or {"shortest_edge": 1024, "longest_edge": 20000}, patch_size=patch, **processor)
+        self.processor = Qwen2VLImageProcessorPil(size=size or {"shortest_edge": 6272, "longest_edge": 100352}, patch_size=patch, **processor)
 
 
 class InternVL(Case):
@@ -264,9 +264,9 @@ MODELS = {
     "mistral3_bias": lambda: Pixtral(merge=1, multimodal_projector_bias=True),
     "mistral3_layer": lambda: Pixtral(vision_feature_layer=-2),
     "pixtral": lambda: Pixtral(llava=True),
-    "qwen2_vl": lambda: Qwen("Qwen2VL", dict(depth=2, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=2, patch_size=14),
+    "qwen2_vl": lambda: Qwen("Qwen2VL", dict(depth=3, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=2, patch_size=14),
                              {**NEXT, "rope_parameters": MROPE}),
-    "qwen2_5_vl": lambda: Qwen("Qwen2_5_VL", {**QWEN, "fullatt_block_indexes": [1], "window_size": 56, "out_hidden_size": 64},
+    "qwen2_5_vl": lambda: Qwen("Qwen2_5_VL", {**QWEN, "fullatt_block_indexes": [1], "window_size": 112, "out_hidden_size": 64},
                                {**NEXT, "rope_parameters": MROPE}),
     "qwen3_vl": lambda: Qwen("Qwen3VL", {**QWEN3, "deepstack_visual_indexes": [0, 1]}, {"rope_parameters": MROPE3, "num_hidden_layers": 3},
                              16, **HALF),

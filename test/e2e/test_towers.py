@@ -56,7 +56,7 @@ def test_chunks_keep_images_whole(binary):
     ref = json.loads((folder / "ref.json").read_text())
     case = ref["cases"][1]
     images = [x for i in case["images"] for x in ("--image", folder / ref["images"][i]["file"])]
-    for chunk in (4, 5, 7):
+    for chunk in (1, 3, 4, 5, 7):  # also less than an image has
         got = ask(binary, "logits", folder, "--tokens", ",".join(map(str, case["tokens"])), *images,
                     "--exact", "--chunk", chunk)
         assert max(abs(a - b) for a, b in zip(got["last"], case["last_logits"])) < 0.002
@@ -78,3 +78,24 @@ def test_text_model_takes_no_image(binary, tmp_path):
     done = subprocess.run([binary, "logits", folder, "--image", HERE / "gemma3_vl/image0.png", "--tokens", "1"],
                           capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "takes no images" in done.stderr
+
+
+def test_a_folder_with_both_files(binary, tmp_path):
+    """model.gguf and mmproj.gguf in a folder: the folder's name is enough, also with a dot in it and a slash behind it."""
+    folder, own = HERE / "gemma3_vl", tmp_path / "my.gguf.models"
+    own.mkdir()
+    for name in ("model.gguf", "mmproj.gguf"):
+        (own / name).write_bytes((folder / name).read_bytes())
+    ref = json.loads((folder / "ref.json").read_text())
+    case = ref["cases"][0]
+    images = [x for i in case["images"] for x in ("--image", folder / ref["images"][i]["file"])]
+    for model in (own, str(own) + "/"):
+        got = ask(binary, "logits", model, "--tokens", ",".join(map(str, case["tokens"])), *images, "--exact")
+        assert max(abs(a - b) for a, b in zip(got["last"], case["last_logits"])) < 0.002
+
+
+def test_bench_of_a_tower(binary):
+    """A tower alone is enough."""
+    folder = HERE / "gemma3_vl"
+    lines = ask(binary, "bench", folder / "mmproj.gguf", "--image", folder / "image0.png", "-r", 2, "--device", "cpu")
+    assert lines[0]["test"] == "encode" and lines[0]["rows"] == 4 and lines[0]["ms"] > 0
