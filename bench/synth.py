@@ -3,7 +3,7 @@
 
 Speed depends on shapes and types, not on what the weights say, so a benchmark of a model needs no download. The weights
 are random blocks, valid in their type and scaled so that activations and logits stay finite; a few megabytes of them are
-repeated, so that ten gigabytes take some seconds. The vocabulary is made up: 256 bytes, then one word an id. Needs Python
+repeated, so that ten gigabytes take some seconds. Presets of towers give mmproj files, for `quern bench FILE --image`. The vocabulary is made up: 256 bytes, then one word an id. Needs Python
 alone.
 """
 import argparse
@@ -53,6 +53,27 @@ PRESETS = {
     "llama3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, tied=True, rope=5e5),
     "llama3-8b": Shape("llama", 32, 4096, 32, 8, 128, 14336, 128256, rope=5e5),
     "llama3-70b": Shape("llama", 80, 8192, 64, 8, 128, 28672, 128256, rope=5e5),
+}
+
+
+@dataclass
+class Tower:
+    """A tower for images, as mmproj files have it: matrices are F16."""
+    projector: str
+    layers: int
+    width: int
+    heads: int
+    ffn: int
+    patch: int
+    side: int              # of the images that it was trained with, in pixels
+    merge: int
+    out: int               # width of the text model
+    deepstack: tuple = ()
+
+
+TOWERS = {
+    "siglip-so400m": Tower("gemma3", 27, 1152, 16, 4304, 14, 896, 4, 1024),
+    "qwen3-vl-tower": Tower("qwen3vl_merger", 24, 1024, 16, 4096, 16, 768, 2, 1024, deepstack=(5, 11, 17)),
 }
 # GGML type id, values a block, bytes a block, fp16 numbers of a block: (offset, value)
 TYPES = {
@@ -220,10 +241,57 @@ def metadata(preset, s, ftype, layers):
     return kv
 
 
+def tower_metadata(preset, t):
+    u32 = lambda v: struct.pack("<II", 4, v)
+    f32 = lambda v: struct.pack("<If", 6, v)
+    flag = lambda v: struct.pack("<I?", 7, v)
+    string = lambda v: struct.pack("<I", 8) + text(v)
+    floats3 = lambda v: struct.pack("<IIQ3f", 9, 6, 3, v, v, v)
+    v = "clip.vision"
+    kv = {
+        "general.architecture": string("clip"), "general.type": string("mmproj"), "general.name": string(f"synthetic {preset}"),
+        "general.file_type": u32(1), "general.quantization_version": u32(2), "clip.has_vision_encoder": flag(True),
+        "clip.projector_type": string(t.projector), "clip.use_gelu": flag(True), f"{v}.projection_dim": u32(t.out),
+        f"{v}.image_size": u32(t.side), f"{v}.patch_size": u32(t.patch), f"{v}.embedding_length": u32(t.width),
+        f"{v}.feed_forward_length": u32(t.ffn), f"{v}.block_count": u32(t.layers), f"{v}.attention.head_count": u32(t.heads),
+        f"{v}.attention.layer_norm_epsilon": f32(1e-6), f"{v}.image_mean": floats3(0.5), f"{v}.image_std": floats3(0.5),
+    }
+    if t.projector != "gemma3":
+        kv[f"{v}.spatial_merge_size"] = u32(t.merge)
+        flags = bytes(i in t.deepstack for i in range(t.layers))
+        kv[f"{v}.is_deepstack_layers"] = struct.pack("<IIQ", 9, 7, t.layers) + flags
+    return kv
+
+
+def tower_tensors(t):
+    mat = lambda name, cols, rows: [(f"{name}.weight", (cols, rows), "F16"), (f"{name}.bias", (rows,), "F32")]
+    norm = lambda name, n: [(f"{name}.weight", (n,), "F32"), (f"{name}.bias", (n,), "F32")]
+    gemma = t.projector == "gemma3"
+    kernel, merged = (t.patch, t.patch, 3, t.width), t.width * t.merge**2
+    out = [("v.patch_embd.weight", kernel, "F16"), ("v.patch_embd.bias", (t.width,), "F32"),
+           ("v.position_embd.weight", (t.width, (t.side // t.patch)**2), "F32"), *norm("v.post_ln", t.width)]
+    if not gemma:
+        out.append(("v.patch_embd.weight.1", kernel, "F16"))
+    for i in range(t.layers):
+        b = f"v.blk.{i}."
+        heads = [b + "attn_q", b + "attn_k", b + "attn_v"] if gemma else [b + "attn_qkv"]
+        for name in heads:
+            out += mat(name, t.width, t.width if gemma else 3 * t.width)
+        out += mat(b + "attn_out", t.width, t.width) + mat(b + "ffn_up", t.width, t.ffn) + mat(b + "ffn_down", t.ffn, t.width)
+        out += norm(b + "ln1", t.width) + norm(b + "ln2", t.width)
+    if gemma:
+        return out + [("mm.input_projection.weight", (t.out, t.width), "F16"), ("mm.soft_emb_norm.weight", (t.width,), "F32")]
+    out += mat("mm.0", merged, merged) + mat("mm.2", merged, t.out)
+    for i in t.deepstack:
+        b = f"v.deepstack.{i}."
+        out += norm(b + "norm", merged) + mat(b + "fc1", merged, merged) + mat(b + "fc2", merged, t.out)
+    return out
+
+
 def floats(name, n, rng):
     if name.endswith("ssm_a"):  # -exp(A_log)
         return array.array("f", (-rng.uniform(0.1, 2.0) for _ in range(n)))
-    if name.endswith("norm.weight"):
+    if name.endswith(("norm.weight", "ln1.weight", "ln2.weight", "post_ln.weight")):
         return array.array("f", [1.0]) * n
     pool = array.array("f", (rng.gauss(0.0, 0.02) for _ in range(min(n, 4099))))
     values = pool * (n // len(pool) + 1)  # a prime number of them, so that rows differ
@@ -274,12 +342,17 @@ def product(shape):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    p.add_argument("preset", choices=PRESETS)
+    p.add_argument("preset", choices=[*PRESETS, *TOWERS])
     p.add_argument("out")
     p.add_argument("--type", default="q4_k_m", choices=FILE_TYPE)
     p.add_argument("--layers", type=int, default=0, help="fewer layers than the real model has")
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
+    if a.preset in TOWERS:
+        t = TOWERS[a.preset]
+        size = write(a.out, tower_metadata(a.preset, t), tower_tensors(t), a.seed)
+        print(f"{a.out}: {size / 1e9:.2f} GB", file=sys.stderr)
+        return
     s = PRESETS[a.preset]
     layers = a.layers or s.layers
     size = write(a.out, metadata(a.preset, s, a.type, layers), list(tensors(s, a.type, layers)), a.seed)

@@ -10,7 +10,9 @@
 #include "device/cpu/probe.h"
 #include "device/cuda/gpu.h"
 #include "tool/bench_engine.h"
+#include "tool/bench_images.h"
 #include "tool/bench_kernels.h"
+#include "tool/images.h"
 #include "tool/load.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
@@ -31,6 +33,9 @@ static const struct arg_option bench_options[] = {
     {"streams", 0, ARG_TEXT, "N,N", "instead: N concurrent requests through the engine", 0, 0},
     {"read", 0, ARG_INT, "N",
      "with --streams: how long a running one waits while a prompt of N tokens is read", 1, 1 << 20},
+    {"image", 0, ARG_TEXT, "FILE",
+     "instead: how long the model's tower takes for this image; may be repeated", 0, 0},
+    IMAGES_TOWER,
     {"kernels", 0, ARG_FLAG, NULL, "instead: every row of the kernel tables, without a model", 0, 0},
     {"type", 0, ARG_TEXT, "T", "with --kernels: weights of this type alone (Q4_K)", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
@@ -478,6 +483,12 @@ static int bench_run(const struct args *a, struct err *e)
         return bench_table_of_kernels(a, e);
     if (args_text(a, "streams"))
         return bench_streams(a, e);
+    if (args_text(a, "image")) {
+        struct list threads = {0};
+        return bench_list(a, "threads", "0", &threads, e)
+                   ? -1
+                   : bench_images(a, (int)threads.item[0], (int)args_int(a, "repeat", 5), e);
+    }
     int failed = bench_all(&b, e);
     mem_free(b.tests);
     return failed ? -1 : 0;
@@ -490,6 +501,7 @@ const struct tool_verb tool_bench = {
     .more = "Lists make a table of all combinations:\n"
             "  quern bench model.gguf -p 512,2048 -n 128 -b 1,4,8 -d 0,4096\n"
             "  quern bench model.gguf --streams 1,16 --read 8000\n"
+            "  quern bench mmproj.gguf --image photo.jpg --device cuda\n"
             "  quern bench --kernels --type Q4_K --json\n",
     .options = bench_options,
     .least = 0,
