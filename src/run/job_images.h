@@ -1,5 +1,5 @@
-/* The images of a job. Image tokens in its ids are replaced by ids of the pictures (run/picture_ids.h), so that the prefix tree
- * never takes one for another; a picture is encoded only when a row of it has to be computed. */
+/* The images of a job. Image tokens in its ids are replaced by ids of the pictures (run/picture_ids.h), so that the prefix
+ * tree never takes one for another; a picture is encoded only when a row of it has to be computed. */
 #pragma once
 
 #include "run/vision.h"
