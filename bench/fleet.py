@@ -298,9 +298,9 @@ def together(jobs):
 
 
 def decode_cost(fleet, rng, streams, busy, seconds, during=None):
-    """Seconds of a step of so many rows, while as many replicas do the same. With `during`: what that returns, the steps
-    and the rows of prompts meanwhile, and the seconds of all replicas together."""
-    tokens, stop, got = 2000, [], None
+    """Seconds of a step of so many rows, while as many replicas do the same. With `during`, which returns seconds to first
+    tokens: these, too, and the steps, the rows of prompts and the seconds of all replicas meanwhile."""
+    tokens, stop = 2000, []
 
     def one(port):
         def each(_):
@@ -316,19 +316,23 @@ def decode_cost(fleet, rng, streams, busy, seconds, during=None):
     while any(fleet.numbers(i)["running"] < streams for i in range(busy)):
         time.sleep(0.05)
     time.sleep(0.4)
-    before, t0 = [fleet.numbers(i) for i in range(busy)], time.monotonic()
-    if during:
-        got = during()
-    else:
-        time.sleep(seconds)
-    after, took = [fleet.numbers(i) for i in range(busy)], time.monotonic() - t0
+
+    def window(work):
+        """-> steps, rows of prompts, seconds of all replicas together"""
+        before, t0 = [fleet.numbers(i) for i in range(busy)], time.monotonic()
+        work()
+        after, took = [fleet.numbers(i) for i in range(busy)], time.monotonic() - t0
+        return [sum(a[k] - b[k] for a, b in zip(after, before)) for k in ("steps_total", "prompt_tokens_total")] + [took * busy]
+    steps, _, took = window(lambda: time.sleep(seconds))
+    firsts = []
+    more = window(lambda: firsts.extend(during())) if during else None
     stop.append(True)
     for t in threads:
         t.join()
     while any(fleet.numbers(i)["running"] for i in range(REPLICAS)):
         time.sleep(0.05)
-    steps, rows = (sum(a[k] - b[k] for a, b in zip(after, before)) for k in ("steps_total", "prompt_tokens_total"))
-    return (got, steps, rows, took * busy) if during else took * busy / max(1, steps)
+    step = took / max(1, steps)
+    return (step, firsts, *more) if during else step
 
 
 BESIDE = 32  # tokens of a prompt that is read beside running streams
@@ -357,13 +361,13 @@ def measure(fleet, slots, runs):
             prompt[n].append(prompt_cost(fleet, rng, n))
         for k in alone:
             alone[k].append(decode_cost(fleet, rng, 2, k, 0.7))
-        beside.append(decode_cost(fleet, rng, 2, REPLICAS, 0, lambda: [ask(fleet.front, words(rng, BESIDE), 1) for _ in range(12)]))
+        beside.append(decode_cost(fleet, rng, 2, REPLICAS, 1.0, lambda: [ask(fleet.front, words(rng, BESIDE), 1) for _ in range(12)]))
     d = {n: statistics.median(v) for n, v in decode.items()}
     p = {n: statistics.median(v) for n, v in prompt.items()}
     row = max(1e-6, (p[448] - p[32]) / (448 - 32))
-    mixed = statistics.median(min(row, max(0.05 * row, (took - steps * d[2]) / max(1, rows))) for _, steps, rows, took in beside)
+    mixed = statistics.median(min(row, max(row / 4, (took - steps * step) / max(1, rows))) for step, _, steps, rows, took in beside)
     # what is left of a first token beside running streams: the step at hand, half of it on average, then its own
-    request = statistics.median(first - 1.5 * d[2] - BESIDE * mixed for firsts, _, _, _ in beside for first in firsts)
+    request = statistics.median(first - 1.5 * step - BESIDE * mixed for step, firsts, *_ in beside for first in firsts)
     return {"decode": [[n, s] for n, s in d.items()], "prompt_row": row, "mixed_row": mixed, "prompt_step": max(0.0, min(d[1], p[32] - 32 * row)),
             "request": max(0.0, request), "chunk": 512, "slots": slots, "kv_tokens": fleet.numbers(0)["kv_pages"] * PAGE,
             "share": [min(1.0, statistics.median(alone[k]) / d[2]) for k in alone] + [1.0]}
