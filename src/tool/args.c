@@ -14,6 +14,10 @@ const struct arg_option args_common[] = {
     {.name = "quiet", .letter = 'q', .help = "only errors on stderr"},
     {.name = "verbose", .letter = 'v', .help = "more on stderr"},
     {.name = "offline", .help = "fetch nothing: models that are here only (also HF_HUB_OFFLINE=1)"},
+    {.name = "config",
+     .kind = ARG_TEXT,
+     .value = "FILE",
+     .help = "names and settings of models (default: ~/.config/quern/models.json)"},
     {0},
 };
 

@@ -68,6 +68,7 @@ static int main_verb(const struct tool_verb *v, int argc, char **argv, struct er
         log_set_level(args_flag(&a, "quiet") ? LOG_ERROR : args_flag(&a, "verbose") ? LOG_DEBUG : LOG_INFO);
         if (args_flag(&a, "offline"))
             tool_offline();
+        tool_config(args_text(&a, "config"));
         if (a.count < v->least)
             result = err_set(e, ERR_USAGE, "quern %s needs %s; 'quern help %s' says more", v->name, v->words,
                              v->name);

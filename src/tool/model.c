@@ -15,6 +15,13 @@
 
 static bool model_offline;
 
+static const char *model_config;
+
+void tool_config(const char *file)
+{
+    model_config = file;
+}
+
 void tool_offline(void)
 {
     model_offline = true;
@@ -25,7 +32,11 @@ int tool_hub(struct hub *h, struct err *e)
     if (hub_read(h, e))
         return -1;
     h->offline |= model_offline;
-    return 0;
+    if (!model_config)
+        return 0;
+    if (!path_is_file(model_config))
+        return err_set(e, ERR_USAGE, "--config %s: there is no such file", log_safe(model_config));
+    return path_make(h->config, e, "%s", model_config);
 }
 
 /* The bar of a pull, with the speed of the last seconds. */

@@ -49,6 +49,8 @@ int tool_open(struct store **out, const char *model, struct err *e);
 /* The settings of the Hub and its caches, from the environment and --offline. */
 int tool_hub(struct hub *h, struct err *e);
 void tool_offline(void);
+/* --config: another models.json; NULL = the usual one. */
+void tool_config(const char *file);
 /* hub_pull with a bar. */
 int tool_fetch(struct hub *h, const struct hub_name *n, struct hub_pulled *out, struct err *e);
 

@@ -93,6 +93,9 @@ def test_create_copy_and_remove(call, tmp_path, tiny):  # noqa: F811
     assert len(json.loads(out)["ids"]) == 2 and json.loads(out)["prompt_ids"] == got["prompt_ids"], err
     assert call("rm", "mine")[0] == 0 and call("run", "mine", "-p", "yo")[0] == 65
     assert call("list")[0] == 0
+    (tmp_path / "own.json").write_text(json.dumps({"x": {"from": "brief", "parameters": {"num_predict": 3}}, "brief": entry}))
+    assert len(json.loads(call("run", "x", "-p", "yo", "--json", "--config", "own.json")[1])["ids"]) == 3
+    assert call("run", "x", "-p", "yo", "--config", "none.json")[0] == 64
     for text, why in (("FROM x\nPARAMETER temperatur 1\n", "there is no parameter 'temperatur'"), ("SYSTEM x\n", "names no model"),
                       ("FROM x\nPARAMETER temperature 1000\n", "from 0 to"), ('FROM x\nSYSTEM """a\n', "a quote is not closed"),
                       ("FROM x\nMESSAGE nobody hi\n", "MESSAGE is of system, user or assistant"), ("FRUM x\n", "is none of FROM")):
