@@ -16,7 +16,8 @@ struct encoder {
     bool exact;
     uint32_t rows; /* that the device and the arrays below are prepared for */
     uint64_t count;
-    float *in; /* (rows, width of plan.given) */
+    float *in;                         /* (rows, width of plan.given) */
+    uint32_t placed_cols, placed_rows; /* the grid whose positions are in it; 0: none */
     int32_t *pos, *axes, *out, *table;
     struct step_span *span;
     uint32_t *block; /* (rows): which block of merged patches is where */
@@ -45,6 +46,7 @@ static void encoder_drop(struct encoder *c)
     c->span = NULL;
     c->block = NULL;
     c->rows = 0;
+    c->placed_cols = c->placed_rows = 0;
 }
 
 /* Room for tiles of n rows. */
@@ -213,6 +215,7 @@ static uint32_t fill_rows(struct encoder *c, const struct vision_tile *t, const 
     const struct vision_params *v = &w->v;
     const uint32_t merge = v->merge, each = merge * merge, blocks = g->block_cols * g->block_rows;
     const size_t stride = w->model.plan.width[w->model.plan.given];
+    const bool placed = c->placed_cols == g->cols && c->placed_rows == g->rows; /* by a tile before */
     order_blocks(c, g);
     for (uint32_t r = 0; r < blocks * each; r++) {
         const uint32_t block = c->block[r / each], x = block % g->block_cols * merge + r % each % merge,
@@ -220,12 +223,14 @@ static uint32_t fill_rows(struct encoder *c, const struct vision_tile *t, const 
         float *to = c->in + r * stride;
         int32_t *axes = c->axes + (size_t)r * PLAN_AXES;
         put_pixels(c, t, x, y, to);
-        if (w->positions)
+        if (w->positions && !placed)
             put_position(c, g, x, y, to + w->pixels);
         axes[0] = 0;
         axes[1] = (int32_t)y;
         axes[2] = (int32_t)x;
     }
+    c->placed_cols = g->cols;
+    c->placed_rows = g->rows;
     if (!v->class_row)
         return blocks * each;
     float *to = c->in + blocks * each * stride;
