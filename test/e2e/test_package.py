@@ -1,4 +1,5 @@
 """What is given to people: completions that shells read, manual pages that render, a package, a tarball, an image."""
+import hashlib
 import json
 import re
 import shutil
@@ -126,6 +127,36 @@ def test_tarball(packages, tmp_path):
     (top,) = tmp_path.iterdir()
     out = subprocess.run([top / "bin" / "quern", "--version"], capture_output=True, text=True, check=True).stdout
     assert out.startswith("quern ") and (top / "share/man/man1/quern-run.1").is_file() and (top / "LICENSE").is_file()
+
+
+def test_list_of_components(packages):
+    (path,) = packages.glob("*.cdx.json")
+    bill = json.loads(path.read_text())
+    assert bill["bomFormat"] == "CycloneDX" and bill["metadata"]["component"]["name"] == "quern"
+    assert bill["dependencies"][0]["dependsOn"] == [c["bom-ref"] for c in bill["components"]]
+
+
+def test_installer_takes_what_has_the_checksum(packages, tmp_path):
+    (path,) = packages.glob("*.tar.gz")
+    version, machine = re.fullmatch(r"quern-(.*)-linux-(.*)\.tar\.gz", path.name).groups()
+    text = (ROOT / "package/install.in").read_text().replace("@VERSION@", version).replace("@URL@", str(packages))
+    text = text.replace(f"@SUM_{machine}@", hashlib.sha256(path.read_bytes()).hexdigest())
+    script = tmp_path / "install"
+    script.write_text(text)
+
+    def install(*args):
+        return subprocess.run(["sh", script, "--prefix", tmp_path / "to", *args], capture_output=True, text=True)
+    done = install()
+    assert done.returncode == 0 and "is installed" in done.stdout, done.stderr
+    assert (tmp_path / "to/share/man/man1/quern-run.1").is_file()
+    assert subprocess.run([tmp_path / "to/bin/quern", "--version"], capture_output=True, text=True).stdout == f"quern {version}\n"
+    shutil.rmtree(tmp_path / "to")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / path.name).write_bytes(path.read_bytes() + b"x")
+    refused = install("--from", other)
+    assert refused.returncode == 1 and "wrong checksum" in refused.stderr and not (tmp_path / "to").exists()
+    assert install("--from", tmp_path / "nowhere").returncode == 1 and install("--preffix", "x").returncode == 64
 
 
 def test_debian_package(packages, tmp_path):
