@@ -47,8 +47,7 @@ def test_quantize_gives_the_same_file(quern, tmp_path, kind):
     assert done.code == 0, done.err
     if native("quantize", ROOT / "test/data/arch/llama", theirs, kind) is not None:
         assert ours.read_bytes() == theirs.read_bytes()
-    done = quern("run", ours, "--raw", "-p", "a", "--temp", "0", "-n", "4", "-q", timeout=600)
-    assert done.code == 0, done.err
+    assert quern("info", ours, timeout=600).code == 0
 
 
 def test_serve(binary, smollm2):
