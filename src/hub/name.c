@@ -271,7 +271,7 @@ static int name_follow(struct hub_name *n, const struct hub *h, const char *mode
             return name_plain(n, h, model, aliases, e);
         const json_t *from = json_is_object(to) ? json_object_get(to, "from") : to; /* a preset (preset.h) */
         if (!json_is_string(from) || !*json_string_value(from))
-            return err_set(e, ERR_DATA, "%s: '%s' stands for no model", log_safe(h->config), log_safe(model));
+            return err_set(e, ERR_DATA, "%s: '%s' stands for no text", log_safe(h->config), log_safe(model));
         if (!strcmp(model, json_string_value(from))) /* settings for a model of the same name */
             return name_plain(n, h, model, aliases, e);
         model = json_string_value(from);
@@ -297,8 +297,7 @@ int name_read(struct hub_name *n, const struct hub *h, const char *model, struct
     json_t *aliases = NULL;
     *n = (struct hub_name){.kind = HUB_PATH};
     /* no name: a server's sandbox has no right to the file of names */
-    if (model && !strstr(model, "://") && !name_has(model, "hf:") &&
-        (name_is_there(model) || name_is_path(model)))
+    if (model && !name_has(model, "hf:") && (name_is_there(model) || (*model && strchr("/.~", *model))))
         return name_path(n, model, e);
     if (!(aliases = name_file(h, e)))
         return -1;
