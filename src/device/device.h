@@ -144,6 +144,13 @@ struct device_kernel {
     double seconds;
 };
 
+/* Ranks whose cards sum rows among themselves. */
+enum { MEETING_ID = 128 };
+struct device_meeting {
+    uint8_t id[MEETING_ID]; /* from the first rank */
+    uint32_t rank, ranks;
+};
+
 struct device;
 
 struct device_ops {
@@ -177,6 +184,11 @@ struct device_ops {
     /* Where this device's buffers are host memory: a buffer, and all of them with their size. Others are NULL. */
     float *(*host_rows)(struct device *d, uint32_t buffer);
     void *(*host_memory)(struct device *d, size_t *bytes);
+    /* Meets the devices of other ranks, which call it at the same time (the first one has an identity from
+     * cuda_meeting_id); from then on sum_rows sums the first rows of a buffer over all of them, without the host. NULL:
+     * rows are summed on the host. */
+    int (*meet)(struct device *d, const struct device_meeting *m, struct err *e);
+    int (*sum_rows)(struct device *d, uint32_t buffer, uint32_t rows, struct err *e);
     /* Pins host memory of another device, so that rows are copied to and from it directly. A hint; until close. */
     void (*pin)(struct device *d, void *memory, size_t bytes);
     /* Gives the first `pages` pages of a group memory (kv_config.least had it from the start), and takes it from the others,
@@ -238,6 +250,8 @@ float cpu_max(const float *x, uint32_t n);
 float cpu_exp_sum(float *x, uint32_t n, float max);
 /* How many cards there are; -1 and the reason where there is no driver. */
 int cuda_count(struct err *e);
+/* An identity for a meeting of cards; false: this machine has nothing that sums over cards (NCCL). */
+bool cuda_meeting_id(uint8_t id[MEETING_ID]);
 /* Bytes of a card's memory; 0: there is no such card. */
 uint64_t cuda_memory_total(int index);
 /* Whether the GPU has kernels for this type of weights; others it decodes to F16 at load. */

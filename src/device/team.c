@@ -164,6 +164,19 @@ static int team_room(struct team *t, const struct plan *p, uint32_t outs, struct
     return t->results && t->parts ? 0 : err_memory(e, "results", 2 * floats * sizeof *t->results);
 }
 
+/* After all ranks have prepared: what they do next they do together. */
+static int team_meet(struct team *t, struct err *e)
+{
+    const struct err none = {0};
+    if (team_order(t, (struct rank_order){.kind = ORDER_MEET}, NULL, e))
+        return -1;
+    if (member_meet(&t->first, e)) {
+        comm_abort(t->first.comm, e->text);
+        return team_lost(t, e);
+    }
+    return team_answers(t, &none, e);
+}
+
 static int team_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
                         uint32_t max_rows, uint32_t max_seqs, uint32_t max_outs, struct err *e)
 {
@@ -188,7 +201,7 @@ static int team_prepare(struct device *device, const struct plan *p, const struc
     t->backed[GROUP_STATES] =
         kv->states_least && kv->states_least < kv->states ? kv->states_least : kv->states;
     t->prepared = failed ? NULL : p;
-    return failed;
+    return failed ? -1 : team_meet(t, e);
 }
 
 static int team_need(struct device *device, const struct plan *p, const struct weights *w,
@@ -441,8 +454,8 @@ static void team_describe(const struct device *device, struct buf *out)
 {
     const struct team *t = (const struct team *)device;
     const struct member *m = &t->first;
-    buf_printf(out, "%u ranks over %s: %u stage%s of %u\n", m->comm->size, m->comm->ops->name, m->stages,
-               m->stages > 1 ? "s" : "", m->tensor);
+    buf_printf(out, "%u ranks over %s: %u stage%s of %u%s\n", m->comm->size, m->comm->ops->name, m->stages,
+               m->stages > 1 ? "s" : "", m->tensor, m->met ? "; sums by NCCL" : "");
     m->device->ops->describe(m->device, out);
     for (uint32_t i = 1; i < m->comm->size; i++)
         buf_printf(out, "rank %u: weights %.2f GB, KV %.2f GB, scratch %.2f GB\n", i,

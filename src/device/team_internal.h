@@ -7,6 +7,7 @@
 enum order_kind {
     ORDER_END,
     ORDER_PREPARE,
+    ORDER_MEET, /* all are prepared */
     ORDER_RUN,
     ORDER_ROWS, /* a: buffer, b: rows */
     ORDER_BACK, /* a: group, b: pages */
@@ -46,6 +47,7 @@ struct member {
     const struct plan *plan; /* the whole one */
     const struct weights *weights;
     struct device *device;
+    int index; /* of the card */
     /* of ORDER_PREPARE */
     struct plan part; /* of this stage */
     struct weights part_weights;
@@ -57,6 +59,7 @@ struct member {
     float *rows;    /* (max_rows, the widest row that passes between ranks) */
     float *gather;  /* the same, with the parts of all ranks one after the other */
     float *results; /* (max_outs, out_width of the shard), where this is the last stage */
+    bool met;       /* the cards of this stage sum rows themselves */
     uint8_t *data;  /* (data_room): what came with the last order */
     size_t data_room;
 };
@@ -64,6 +67,8 @@ struct member {
 int member_open(struct member *m, const struct team_options *o, uint32_t i, struct err *e);
 void member_close(struct member *m);
 int member_prepare(struct member *m, const struct order_prepare *o, struct err *e);
+/* Cards of a stage agree whether they sum rows among themselves. */
+int member_meet(struct member *m, struct err *e);
 /* All of the plan that is this rank's, with the joins; the results of the last stage are in m->results. */
 int member_run(struct member *m, const struct step *s, struct err *e);
 bool member_is_last(const struct member *m);

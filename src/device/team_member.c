@@ -4,7 +4,10 @@
 #include "base/size.h"
 #include "device/team_internal.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int member_open(struct member *m, const struct team_options *o, uint32_t i, struct err *e)
 {
@@ -18,6 +21,8 @@ int member_open(struct member *m, const struct team_options *o, uint32_t i, stru
         return err_set(e, ERR_USAGE, "%u ranks for %u stages of %u", m->comm->size, o->stages, o->tensor);
     if (!own.activations) /* by the size of the whole model */
         own.activations = cpu_small(o->weights) ? 16 : 8;
+    const char *colon = strchr(o->device[i], ':');
+    m->index = colon ? (int)strtol(colon + 1, NULL, 10) : 0;
     return device_open(&m->device, o->device[i], &own, e);
 }
 
@@ -120,10 +125,8 @@ static int member_room(struct member *m, uint32_t rows, uint32_t outs, struct er
     m->max_outs = outs;
     if (!m->rows || !m->gather || !m->results)
         return err_memory(e, "rows between ranks", floats * sizeof *m->rows);
-    if (m->device->ops->pin) {
+    if (m->device->ops->pin)
         m->device->ops->pin(m->device, m->rows, floats * sizeof *m->rows);
-        m->device->ops->pin(m->device, m->gather, floats * sizeof *m->gather);
-    }
     return comm_reserve(m->comm, floats, e);
 }
 
@@ -140,6 +143,61 @@ static void member_facts(struct member *m)
     m->facts.kv = memory.kv;
     m->facts.total = memory.total;
     m->facts.free = memory.free;
+}
+
+/* What a rank says before cards meet. */
+struct invitation {
+    uint8_t id[MEETING_ID];
+    uint32_t has, unused;
+    char card[120]; /* which one it is, on which machine */
+};
+
+/* Cards that sum among themselves are there for all ranks of a stage, each a card of its own; or none does, and rows pass
+ * through pinned memory. QUERN_NCCL=0 is against it, QUERN_NCCL=1 also for a single card. */
+static bool member_may_meet(const struct member *m, const struct invitation *all)
+{
+    const char *wish = getenv("QUERN_NCCL");
+    bool may = wish && *wish ? *wish == '1' : m->tensor > 1;
+    for (uint32_t i = 0; i < m->tensor; i++) {
+        may &= all[i].has != 0;
+        for (uint32_t k = 0; k < i; k++)
+            may &= memcmp(all[i].card, all[k].card, sizeof all[i].card) != 0;
+    }
+    return may;
+}
+
+int member_meet(struct member *m, struct err *e)
+{
+    struct invitation all[COMM_RANKS_MOST] = {0}, *own = &all[m->stage_ranks.me];
+    struct err why = {0};
+    uint32_t met[COMM_RANKS_MOST] = {0};
+    size_t at[COMM_RANKS_MOST + 1], each[COMM_RANKS_MOST + 1];
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    char host[64] = "";
+    gethostname(host, sizeof host - 1);
+    own->has = m->device->ops->meet && cuda_meeting_id(own->id);
+    snprintf(own->card, sizeof own->card, "%.60s/%.40s/%d", host, visible ? visible : "", m->index);
+    for (uint32_t i = 0; i <= m->tensor; i++) {
+        at[i] = i * sizeof *all;
+        each[i] = i * sizeof *met;
+    }
+    m->met = false;
+    if (comm_all_gather(m->comm, m->stage_ranks, all, at, e))
+        return -1;
+    if (!member_may_meet(m, all))
+        return 0;
+    struct device_meeting with = {.rank = m->stage_ranks.me, .ranks = m->tensor};
+    memcpy(with.id, all[0].id, sizeof with.id);
+    met[m->stage_ranks.me] = !m->device->ops->meet(m->device, &with, &why);
+    if (comm_all_gather(m->comm, m->stage_ranks, met, each, e))
+        return -1;
+    m->met = true;
+    for (uint32_t i = 0; i < m->tensor; i++)
+        m->met &= met[i] != 0;
+    if (!m->met)
+        log_warn("cards do not sum among themselves, rows pass through memory: %s",
+                 why.code ? why.text : "another rank cannot");
+    return 0;
 }
 
 int member_prepare(struct member *m, const struct order_prepare *o, struct err *e)
@@ -226,6 +284,14 @@ static int join_gather(struct member *m, const struct join *j, float *x, size_t 
 static int member_join(struct member *m, const struct join *j, uint32_t rows, struct err *e)
 {
     const size_t stride = m->shard.plan.width[j->row.buffer];
+    if (m->met && j->kind == JOIN_SUM && stride == j->width) {
+        if (j->absent)
+            memset(m->rows, 0, rows * stride * sizeof *m->rows);
+        return (j->absent && m->device->ops->write_rows(m->device, j->row.buffer, rows, m->rows, e)) ||
+                       m->device->ops->sum_rows(m->device, j->row.buffer, rows, e)
+                   ? -1
+                   : 0;
+    }
     float *x = rows_begin(m, j->row.buffer, rows, true, e);
     if (!x)
         return -1;

@@ -293,6 +293,8 @@ static int member_obey(struct member *m, const struct rank_order *o, struct err 
     switch (o->kind) {
     case ORDER_PREPARE:
         return order_prepare(m, o, e);
+    case ORDER_MEET:
+        return member_meet(m, e);
     case ORDER_RUN:
         return order_run(m, o, e);
     case ORDER_ROWS:
@@ -338,13 +340,14 @@ int member_serve(struct member *m, struct err *e)
         if (data && o.bytes && member_take(m, &o, e))
             return -1;
         /* others may wait for this rank's part: a failure here ends the team */
-        if ((o.kind == ORDER_RUN || !data) && member_obey(m, &o, e)) {
+        const bool together = o.kind == ORDER_RUN || o.kind == ORDER_MEET || !data;
+        if (together && member_obey(m, &o, e)) {
             comm_abort(m->comm, e->text);
             return -1;
         }
         if (o.kind == ORDER_RUN)
             continue;
-        if (data)
+        if (!together)
             member_obey(m, &o, &why);
         if (member_reply(m, &o, &why, e))
             return -1;

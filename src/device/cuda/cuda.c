@@ -546,6 +546,30 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
                      "sending rows", e);
 }
 
+/* ---- sums over cards ---- */
+
+bool cuda_meeting_id(uint8_t id[MEETING_ID])
+{
+    return nccl_identity(id);
+}
+
+static int cuda_meet(struct device *base, const struct device_meeting *m, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    nccl_close(d->nccl);
+    return (d->nccl = nccl_open(d->g, m, e)) ? 0 : -1;
+}
+
+static int cuda_sum_rows(struct device *base, uint32_t buffer, uint32_t rows, struct err *e)
+{
+    struct cuda_device *d = self(base);
+    if (!d->nccl)
+        return err_set(e, ERR_USAGE, "this card has met no others");
+    if (check_rows(d, buffer, rows, e))
+        return -1;
+    return nccl_sum(d->nccl, d->at.buffer[buffer], (size_t)rows * d->plan->width[buffer], e);
+}
+
 /* ---- pages ---- */
 
 static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct err *e)
@@ -665,6 +689,7 @@ static void cuda_close(struct device *base)
     if (g) {
         g->cu->stream_sync(g->stream);
         sender_close(d->sender);
+        nccl_close(d->nccl);
         if (d->pinned_here)
             g->cu->host_unregister(d->pinned);
         cache_free(&d->cache, g);
@@ -700,6 +725,8 @@ static const struct device_ops ops = {.name = "cuda",
                                       .picks = cuda_picks,
                                       .read_rows = cuda_read_rows,
                                       .write_rows = cuda_write_rows,
+                                      .meet = cuda_meet,
+                                      .sum_rows = cuda_sum_rows,
                                       .pin = cuda_pin,
                                       .back = cuda_back,
                                       .back_bytes = cuda_back_bytes,

@@ -6,6 +6,7 @@
 #include "device/cuda/blas.h"
 #include "device/cuda/gpu.h"
 #include "device/cuda/kv_memory.h"
+#include "device/cuda/nccl.h"
 #include "device/cuda/replay.h"
 #include "device/cuda/sender.h"
 #include "device/cuda/upload.h"
@@ -21,6 +22,7 @@ struct cuda_device {
     struct gpu *g;
     struct upload weights;
     const struct weights *source;
+    struct nccl *nccl;     /* NULL: this card sums with no other */
     struct sender *sender; /* with options.streamed: in place of `weights` */
     void *pinned;          /* host memory of another device that rows are copied to and from directly */
     size_t pinned_bytes;
