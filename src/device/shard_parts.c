@@ -59,6 +59,15 @@ static uint32_t block_of(const struct sharder *s, weight_id id)
     return t ? t->block_values : 1;
 }
 
+void take_whole(void *arg, weight_id *id)
+{
+    struct sharder *s = arg;
+    if (!s->number[*id])
+        s->number[*id] = weights_add(&s->to->weights, &s->source->all[*id]);
+    *id = s->number[*id];
+    s->failed |= !*id;
+}
+
 weight_id take_part(struct sharder *s, weight_id id, struct weight_part p)
 {
     if (!id)
@@ -71,18 +80,14 @@ weight_id take_part(struct sharder *s, weight_id id, struct weight_part p)
     w.count = p.count.count ? p.count.count : w.count;
     w.rows = p.rows.count ? p.rows.count : w.rows;
     w.cols = p.cols.count ? p.cols.count : w.cols;
+    const struct weight *all = &s->source->all[id];
+    if (w.count == all->count && w.rows == all->rows && w.cols == all->cols) {
+        take_whole(s, &id); /* another operation may have it, too */
+        return id;
+    }
     weight_id own = weights_add(&s->to->weights, &w);
     s->failed |= !own;
     return own;
-}
-
-void take_whole(void *arg, weight_id *id)
-{
-    struct sharder *s = arg;
-    if (!s->number[*id])
-        s->number[*id] = weights_add(&s->to->weights, &s->source->all[*id]);
-    *id = s->number[*id];
-    s->failed |= !*id;
 }
 
 void take_id(struct sharder *s, weight_id *id)

@@ -55,12 +55,16 @@ struct member {
     uint32_t *in, *out; /* (ins), (outs): buffers that come from the stage before, and go to the next one */
     uint32_t ins, outs;
     struct rank_facts facts;
-    uint32_t max_rows, max_outs;
-    float *rows;    /* (max_rows, the widest row that passes between ranks) */
-    float *gather;  /* the same, with the parts of all ranks one after the other */
-    float *results; /* (max_outs, out_width of the shard), where this is the last stage */
-    bool met;       /* the cards of this stage sum rows themselves */
-    uint8_t *data;  /* (data_room): what came with the last order */
+    uint32_t max_rows, max_seqs, max_outs;
+    float *rows;          /* (max_rows, the widest row that passes between ranks) */
+    float *gather;        /* the same, with the parts of all ranks one after the other */
+    float *results;       /* (max_outs, out_width of the shard), where this is the last stage */
+    struct step_seq *seq; /* of a batch of a step: (max_seqs), */
+    int32_t *wanted;      /* (max_outs), */
+    int32_t *tables;      /* (table_room) */
+    size_t table_room;
+    bool met;      /* the cards of this stage sum rows themselves */
+    uint8_t *data; /* (data_room): what came with the last order */
     size_t data_room;
 };
 
@@ -72,6 +76,12 @@ int member_meet(struct member *m, struct err *e);
 /* All of the plan that is this rank's, with the joins; the results of the last stage are in m->results. */
 int member_run(struct member *m, const struct step *s, struct err *e);
 bool member_is_last(const struct member *m);
+
+/* Steps are run in batches of rows [from, batch_end). */
+uint32_t batch_end(const struct member *m, const struct step *s, uint32_t from);
+/* The step of such a batch, in memory of m; *results: how many results there are before it. */
+int batch_step(struct member *m, const struct step *s, uint32_t from, uint32_t to, struct step *out,
+               uint32_t *results, struct err *e);
 
 /* A step as bytes. */
 size_t team_step_bytes(const struct plan *p, const struct step *s);

@@ -36,8 +36,14 @@ static void member_drop(struct member *m)
     mem_free(m->rows);
     mem_free(m->gather);
     mem_free(m->results);
+    mem_free(m->seq);
+    mem_free(m->wanted);
+    mem_free(m->tables);
     m->in = m->out = NULL;
     m->rows = m->gather = m->results = NULL;
+    m->seq = NULL;
+    m->wanted = m->tables = NULL;
+    m->table_room = 0;
     m->ins = m->outs = 0;
 }
 
@@ -104,8 +110,9 @@ static int member_passing(const struct member *m, uint32_t stage, uint32_t **out
 }
 
 /* Room for rows on their way to other ranks. */
-static int member_room(struct member *m, uint32_t rows, uint32_t outs, struct err *e)
+static int member_room(struct member *m, const struct order_prepare *o, struct err *e)
 {
+    const uint32_t rows = o->rows, outs = o->outs;
     size_t widest = 1, floats, results;
     for (uint32_t i = 0; i < m->shard.joins; i++) {
         const struct join *j = &m->shard.join[i];
@@ -121,9 +128,12 @@ static int member_room(struct member *m, uint32_t rows, uint32_t outs, struct er
     m->rows = mem_alloc(floats, sizeof *m->rows);
     m->gather = mem_alloc(floats, sizeof *m->gather);
     m->results = mem_alloc(results ? results : 1, sizeof *m->results);
+    m->seq = mem_alloc(o->seqs ? o->seqs : 1, sizeof *m->seq);
+    m->wanted = mem_alloc(outs ? outs : 1, sizeof *m->wanted);
     m->max_rows = rows;
+    m->max_seqs = o->seqs;
     m->max_outs = outs;
-    if (!m->rows || !m->gather || !m->results)
+    if (!m->rows || !m->gather || !m->results || !m->seq || !m->wanted)
         return err_memory(e, "rows between ranks", floats * sizeof *m->rows);
     if (m->device->ops->pin)
         m->device->ops->pin(m->device, m->rows, floats * sizeof *m->rows);
@@ -207,7 +217,7 @@ int member_prepare(struct member *m, const struct order_prepare *o, struct err *
     if (plan_cut(m->plan, m->weights, m->stage, &m->part, &m->part_weights, e) ||
         plan_shard(&m->part, &m->part_weights, m->stage_ranks.me, m->tensor, &m->shard, e) ||
         member_passing(m, m->stage, &m->in, &m->ins, e) ||
-        member_passing(m, m->stage + 1, &m->out, &m->outs, e) || member_room(m, o->rows, o->outs, e))
+        member_passing(m, m->stage + 1, &m->out, &m->outs, e) || member_room(m, o, e))
         return -1;
     if (ops->load(m->device, &m->shard.weights, NULL, NULL, e) ||
         ops->prepare(m->device, &m->shard.plan, &o->kv, o->rows, o->seqs, o->outs, e))
@@ -337,15 +347,11 @@ static int member_results(struct member *m, const struct step *s, uint32_t first
     return x ? 0 : -1;
 }
 
-int member_run(struct member *m, const struct step *s, struct err *e)
+/* One batch: from the stage before, through this one, to the next. */
+static int member_batch(struct member *m, const struct step *s, uint32_t results, struct err *e)
 {
     const struct shard *shard = &m->shard;
     uint32_t at = 0;
-    if (s->rows > m->max_rows || s->outs > m->max_outs)
-        return err_set(e, ERR_USAGE, "a step of %u rows and %u results; prepared were %u and %u", s->rows,
-                       s->outs, m->max_rows, m->max_outs);
-    if (!s->rows)
-        return 0;
     if (member_pass(m, true, s->rows, e))
         return -1;
     for (uint32_t i = 0; i < shard->joins; i++) {
@@ -353,8 +359,24 @@ int member_run(struct member *m, const struct step *s, struct err *e)
             return -1;
         at = shard->join[i].at;
     }
-    return member_ops(m, s, at, shard->plan.count, e) || member_results(m, s, 0, e) ||
+    return member_ops(m, s, at, shard->plan.count, e) || member_results(m, s, results, e) ||
                    member_pass(m, false, s->rows, e)
                ? -1
                : 0;
+}
+
+int member_run(struct member *m, const struct step *s, struct err *e)
+{
+    if (s->rows > m->max_rows || s->seqs > m->max_seqs || s->outs > m->max_outs)
+        return err_set(e, ERR_USAGE,
+                       "a step of %u rows, %u sequences, %u results; prepared were %u, %u and %u", s->rows,
+                       s->seqs, s->outs, m->max_rows, m->max_seqs, m->max_outs);
+    for (uint32_t from = 0, to; from < s->rows; from = to) {
+        struct step batch;
+        uint32_t results;
+        to = batch_end(m, s, from);
+        if (batch_step(m, s, from, to, &batch, &results, e) || member_batch(m, &batch, results, e))
+            return -1;
+    }
+    return 0;
 }

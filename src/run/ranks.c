@@ -2,6 +2,7 @@
 
 #include "base/cores.h"
 #include "base/num.h"
+#include "device/shard.h"
 #include "device/team.h"
 
 #include <stdio.h>
@@ -75,4 +76,45 @@ int ranks_open(struct device **out, struct plan *plan, const struct weights *wei
         t.options.pin = false;
     }
     return t.comm[0]->rank ? team_serve(&t, e) : team_open(out, &t, e);
+}
+
+/* ---- advice ---- */
+
+/* KV of a token on one rank, as F16. */
+static uint64_t token_bytes(const struct plan *p)
+{
+    uint64_t bytes = 0;
+    for (uint32_t g = 0; g < p->groups; g++)
+        bytes += 2ull * p->group[g].layers * p->group[g].kv_heads * (p->group[g].k_dim + p->group[g].v_dim);
+    return bytes;
+}
+
+/* Rank 0 never has less than another. */
+static int advise_for(const struct plan *plan, const struct weights *weights, uint32_t ranks,
+                      struct ranks_advice *out, struct err *e)
+{
+    struct shard s;
+    int failed = plan_shard(plan, weights, 0, ranks, &s, e);
+    if (!failed) {
+        out->weights = weights_bytes(&s.weights);
+        out->token = token_bytes(&s.plan);
+    }
+    shard_free(&s);
+    return failed;
+}
+
+int ranks_advise(const struct plan *plan, const struct weights *weights, uint32_t cards, uint64_t memory,
+                 uint64_t tokens, struct ranks_advice *out, struct err *e)
+{
+    *out = (struct ranks_advice){.cards = cards, .memory = memory};
+    for (uint32_t n = 1; n <= cards && n <= COMM_RANKS_MOST; n++) {
+        if (advise_for(plan, weights, n, out, e))
+            return -1;
+        /* a tenth for scratch, the driver and what others hold */
+        if (out->weights + out->token * tokens <= memory - memory / 10) {
+            out->tensor = n;
+            return 0;
+        }
+    }
+    return 0;
 }

@@ -174,7 +174,7 @@ static double bench_wall(const struct bench *b)
     }
     bool halves = bytes[1] > bytes[0] && bytes[1] > bytes[2];
     floats = floats || (bytes[0] > bytes[1] && bytes[0] > bytes[2]) || (halves && (wide || !b->probe.bf16));
-    if (!strcmp(b->device, "cuda"))
+    if (device_is_cuda(b->session->runner->device))
         return b->probe.int8;
     return floats ? b->probe.float32 : halves ? b->probe.bf16 : b->probe.int8;
 }
@@ -395,7 +395,8 @@ static int bench_probe(struct bench *b, int *threads, struct err *e)
     if (!pool)
         return -1;
     *threads = pool_size(pool);
-    bool card = strcmp(b->device, "cpu") != 0, alone = !strcmp(b->device, "cuda");
+    const struct device *device = b->session->runner->device;
+    bool card = !device_is_cpu(device), alone = device_is_cuda(device);
     int failed = alone ? 0 : probe_run(pool, &b->probe, e);
     pool_close(pool);
     if (failed || !card)

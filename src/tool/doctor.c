@@ -20,6 +20,8 @@ enum { CARDS_MOST = 16, CHOICES = 20 };
 
 static const struct arg_option options[] = {
     {"json", 0, ARG_FLAG, NULL, "print one JSON value", 0, 0},
+    {"cards", 0, ARG_TEXT, "NxSIZE",
+     "say how MODEL goes onto these cards, as 8x141G (default: those at hand)", 0, 0},
     LOAD_OPTIONS,
     {0},
 };
@@ -265,6 +267,7 @@ static int run(const struct args *a, struct err *e)
     static struct findings f; /* large: the cards */
     struct buf out = {0};
     f = (struct findings){.with_model = a->count > 0};
+    load_alone();
     if (look_at_cards(&f, args_text(a, "device"), e) || look_at_cpu(&f, a, e) ||
         doctor_system_look(&f.system, f.cards ? f.cards : -1, e) ||
         (f.with_model && doctor_examine(a, a->words[0], f.cards > 0, &f.model, e)))

@@ -1,6 +1,8 @@
 #include "tool/doctor_model.h"
 
+#include "base/log.h"
 #include "base/mem.h"
+#include "base/num.h"
 #include "run/memory.h"
 #include "tool/load.h"
 #include "tool/tool.h"
@@ -124,6 +126,25 @@ static void doctor_fill(struct doctor_model *m, const struct session *l)
     m->load_seconds = l->seconds;
 }
 
+/* --cards 8x141G, or the cards of this machine. */
+static int doctor_cards(const struct args *a, uint32_t *cards, uint64_t *memory, struct err *e)
+{
+    const char *said = args_text(a, "cards"), *by = said ? strchr(said, 'x') : NULL;
+    uint64_t n = 0;
+    struct err none = {0};
+    int found = said ? 0 : cuda_count(&none);
+    *cards = found > 0 ? (uint32_t)found : 0;
+    *memory = *cards ? cuda_memory_total(0) : 0;
+    if (!said)
+        return 0;
+    if (!by || !num_u64(said, (size_t)(by - said), 64, &n) || !n ||
+        !num_bytes(by + 1, strlen(by + 1), memory))
+        return err_set(e, ERR_USAGE, "--cards takes a number and a size, as 8x141G, not '%s'",
+                       log_safe(said));
+    *cards = (uint32_t)n;
+    return 0;
+}
+
 int doctor_examine(const struct args *a, const char *model, bool gpu, struct doctor_model *out, struct err *e)
 {
     struct session *l = NULL, *cpu = NULL;
@@ -140,7 +161,15 @@ int doctor_examine(const struct args *a, const char *model, bool gpu, struct doc
         return -1;
     }
     if (!failed) {
+        uint32_t cards;
+        uint64_t card_memory;
         doctor_fill(out, l);
+        if (doctor_cards(a, &cards, &card_memory, e) ||
+            (cards && ranks_advise(&l->model->plan, &l->model->weights, cards, card_memory, l->runner->ctx,
+                                   &out->ranks, e))) {
+            session_close(l);
+            return -1;
+        }
         if (out->on_gpu && l->model->plan.groups && !doctor_load(a, model, "cpu", true, &cpu, e))
             out->compared = !pair_run(l->runner, cpu->runner, 1, &out->single, e) &&
                             !pair_run(l->runner, cpu->runner, SEQS, &out->batched, e);
@@ -160,6 +189,23 @@ static void text_agreement(struct buf *out, const char *what, const struct agree
                what, a->same, a->rows, a->near, a->largest, a->size);
 }
 
+static void text_ranks(struct buf *out, const struct ranks_advice *r, uint32_t ctx)
+{
+    if (!r->cards)
+        return;
+    buf_printf(out, "  on %u card%s of %.1f GB: ", r->cards, r->cards > 1 ? "s" : "",
+               1e-9 * (double)r->memory);
+    if (r->tensor == 1)
+        buf_printf(out, "one holds it");
+    else if (r->tensor)
+        buf_printf(out, "--tensor-parallel %u", r->tensor);
+    else
+        buf_printf(out, "they do not hold it; a smaller --ctx or --quant helps, or layers on the CPU "
+                        "(--gpu-layers auto)");
+    buf_printf(out, "; the fullest has %.2f GB of weights, and %u tokens take %.2f GB there\n",
+               1e-9 * (double)r->weights, ctx, 1e-9 * (double)r->token * ctx);
+}
+
 void doctor_model_text(const struct doctor_model *m, struct buf *out)
 {
     buf_printf(out, "model   ");
@@ -172,6 +218,7 @@ void doctor_model_text(const struct doctor_model *m, struct buf *out)
         buf_printf(out, "%u texts of ", m->texts);
     buf_printf(out, "%u tokens %.2f GB, of %.1f GB of memory (%.1f available)\n", m->ctx,
                1e-9 * (double)m->kv, 1e-9 * (double)m->memory, 1e-9 * (double)m->available);
+    text_ranks(out, &m->ranks, m->ctx);
     for (const char *line = m->where, *end; (end = strchr(line, '\n')); line = end + 1)
         buf_printf(out, "  %.*s\n", (int)(end - line), line);
     if (!m->on_gpu)
@@ -222,6 +269,16 @@ void doctor_model_json(const struct doctor_model *m, struct json *j)
     json_number(j, "kv", (double)m->kv);
     json_number(j, "memory", (double)m->memory);
     json_number(j, "available", (double)m->available);
+    if (m->ranks.cards) {
+        json_key(j, "ranks");
+        json_begin(j, '{');
+        json_number(j, "cards", m->ranks.cards);
+        json_number(j, "card_memory", (double)m->ranks.memory);
+        json_number(j, "tensor_parallel", m->ranks.tensor);
+        json_number(j, "weights", (double)m->ranks.weights);
+        json_number(j, "kv_token", (double)m->ranks.token);
+        json_end(j, '}');
+    }
     json_key(j, "gpu");
     json_bool(j, m->on_gpu);
     if (m->on_gpu) {

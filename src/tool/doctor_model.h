@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "run/ranks.h"
 #include "tool/args.h"
 
 /* How two devices agree over some steps. */
@@ -24,6 +25,7 @@ struct doctor_model {
     bool compared;
     struct agreement single, batched;
     double load_seconds;
+    struct ranks_advice ranks; /* cards 0: there are none, and none were named */
 };
 
 /* An error concerns the model's file or the command line; the findings are in `out`. */

@@ -69,6 +69,7 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
 /* The job of this process: one model takes the comm over. */
 static struct rank_job load_job;
 static struct comm *load_comm;
+static bool load_is_alone;
 
 static const char *load_environment(const char *name)
 {
@@ -77,7 +78,7 @@ static const char *load_environment(const char *name)
 
 int load_join(struct err *e)
 {
-    if (load_job.kind != JOB_NONE)
+    if (load_job.kind != JOB_NONE || load_is_alone)
         return 0;
     if (job_read(&load_job, load_environment, e))
         return -1;
@@ -99,6 +100,11 @@ bool load_is_follower(void)
     struct rank_job j;
     struct err none = {0};
     return !job_read(&j, load_environment, &none) && j.rank;
+}
+
+void load_alone(void)
+{
+    load_is_alone = true;
 }
 
 uint32_t load_rank(void)

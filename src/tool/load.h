@@ -88,6 +88,8 @@ int load_ranks(const struct args *a, struct runner_options *r, struct err *e);
 int load_join(struct err *e);
 /* Whether the environment says that another rank has the server: before load_join, too. */
 bool load_is_follower(void);
+/* For verbs that are for this process alone: the environment is not asked. */
+void load_alone(void);
 /* The number of this process among the ranks; 0 also where there is no other. */
 uint32_t load_rank(void);
 /* Another rank than 0 has done its part when opening a model fails without a reason: ends the process then. */

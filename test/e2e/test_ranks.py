@@ -55,3 +55,84 @@ def test_more_stages_than_layers(quern):
     got = quern("logits", model_of("llama"), "--tokens", "1,2,3", "--pipeline", "9")
     assert got.code == 64
     assert "the layers of this model make" in got.err
+
+
+# ---- what goes through the team beside plain steps ----
+
+BOTH = SPLITS["both"]
+
+
+def far(a, b):
+    return max(abs(x - y) for x, y in zip(a, b)) / max(map(abs, b))
+
+
+@pytest.mark.parametrize("name", ["llama-all", "mixtral", "gpt2", "deepseek-v2"])
+def test_adapters(quern, name):
+    folder = DATA.parent / "lora" / name
+    ref = json.loads((folder / "ref.json").read_text())
+    words = ["logits", DATA / ref["base"], "--tokens", ",".join(map(str, ref["tokens"])), "--exact", "--json", "--lora", folder]
+    one = quern(*words).json()
+    for split in (SPLITS["3"], BOTH):
+        assert far(quern(*words, *split).json()["last"], one["last"]) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["gemma3_vl", "qwen2_5_vl"])
+def test_images(quern, name):
+    folder = DATA.parent / "vision" / name
+    if not folder.exists():
+        pytest.skip(f"no {name}")
+    ref = json.loads((folder / "ref.json").read_text())
+    case = ref["cases"][-1]
+    images = [x for i in case["images"] for x in ("--image", folder / ref["images"][i]["file"])]
+    words = ["logits", folder, "--tokens", ",".join(map(str, case["tokens"])), *images, "--exact", "--json"]
+    assert far(quern(*words, *BOTH).json()["last"], quern(*words).json()["last"]) <= 1e-5
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "embeddinggemma"])
+def test_embeddings(quern, name):
+    words = ["embed", DATA / name, "--tokens", "1,2,3,4,5,6,7", "--json", "--exact"]
+    one = quern(*words).json()
+    for split in (SPLITS["3"], SPLITS["stages"]):
+        assert far(quern(*words, *split).json()[0], one[0]) <= 1e-5
+
+
+def test_batches_are_in_flight(quern):
+    """Prompts go through the stages in batches, with all of their results."""
+    ids = ",".join(str(i * 7 % 60) for i in range(300))
+    for name in ("llama", "jamba"):
+        words = ["logits", model_of(name), "--exact", "--json", "--chunk", "300", "--tokens", ids]
+        one, got = quern(*words).json(), quern(*words, *BOTH).json()
+        assert got["argmax"] == one["argmax"] and far(got["last"], one["last"]) <= 1e-5
+
+
+def again(quern, splits, cache, *words):
+    """The text of one device, also where the pages come from the disk."""
+    words = ["run", *words, "--device", "cpu", "--raw", "-p", "Numbers: " + ", ".join(str(i * 37 % 101) for i in range(60)), "-n",
+             "12", "--temp", "0", "--exact", "--json"]
+    one = quern(*words).json()
+    for split in splits:
+        first = quern(*words, *SPLITS[split], "--cache-dir", cache).json()
+        second = quern(*words, *SPLITS[split], "--cache-dir", cache).json()
+        assert first["ids"] == second["ids"] == one["ids"]
+        assert second["timings"]["prompt_n"] < 33 < first["timings"]["prompt_n"]
+
+
+def test_cached_pages(quern, tiny, tmp_path):
+    again(quern, ["2"], tmp_path, tiny[0])
+
+
+@pytest.mark.slow
+def test_texts(quern, smollm2, tmp_path):
+    again(quern, SPLITS, tmp_path, smollm2)
+
+
+def test_doctor_says_how_many_cards(quern, tiny):
+    one = quern("doctor", tiny[0], "--cards", "4x10G", "--json").json()["model"]["ranks"]
+    assert one["tensor_parallel"] == 1 and one["cards"] == 4
+    assert "they do not hold it" in quern("doctor", tiny[0], "--cards", "2x1M").out
+    assert quern("doctor", tiny[0], "--cards", "2by3").code == 64
+
+
+def test_bench_over_ranks(quern, tiny):
+    got = quern("bench", tiny[0], "--device", "cpu", "--tensor-parallel", "2", "-t", "2", "-p", "8", "-n", "2", "-r", "1", "--json")
+    assert got.code == 0 and got.json()["device"] == "cpu x 2", got.err
