@@ -33,6 +33,23 @@ void device_say(const struct device *d, const char *name, const struct plan *p, 
                1e-9 * (double)m.kv, 1e-9 * (double)m.scratch);
 }
 
+/* By the name, and of ranks by what is before " x ". */
+static bool device_is(const struct device *d, const char *name)
+{
+    size_t n = strlen(name);
+    return !strncmp(d->ops->name, name, n) && (!d->ops->name[n] || d->ops->name[n] == ' ');
+}
+
+bool device_is_cuda(const struct device *d)
+{
+    return device_is(d, "cuda");
+}
+
+bool device_is_cpu(const struct device *d)
+{
+    return device_is(d, "cpu");
+}
+
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e)
 {
     for (uint32_t i = 0; s->lora && i < s->seqs; i++)

@@ -154,7 +154,7 @@ struct device_meeting {
 struct device;
 
 struct device_ops {
-    const char *name; /* "cpu", "cuda", "cuda+cpu" */
+    const char *name; /* "cpu", "cuda", "cuda+cpu"; of ranks "cpu x 2" */
     bool ahead;       /* run returns before the step is done: results and picks wait for it */
     /* NULL where this device can run the operation, else why not (its plan may have none of these); absent: it runs
      * all. */
@@ -228,6 +228,9 @@ struct device {
     void *watch_arg;
 };
 
+/* Whether all of the model is on cards, or nothing is. */
+bool device_is_cuda(const struct device *d);
+bool device_is_cpu(const struct device *d);
 /* For run: every adapter that a sequence asks for is one of the plan's. */
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
 /* For run: every slot that the step names is one of `states`. */

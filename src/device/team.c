@@ -21,7 +21,7 @@ struct crew { /* a rank that is a thread of this process */
 struct team {
     struct device base;
     struct device_ops ops;
-    char name[48]; /* "2 x cpu" */
+    char name[48]; /* "cpu x 2" */
     struct member first;
     struct crew *crew; /* (crews) */
     uint32_t crews;
@@ -558,7 +558,7 @@ int team_open(struct device **out, const struct team_options *o, struct err *e)
         team_close(&t->base);
         return -1;
     }
-    snprintf(t->name, sizeof t->name, "%u x %s", t->first.comm->size, t->first.device->ops->name);
+    snprintf(t->name, sizeof t->name, "%s x %u", t->first.device->ops->name, t->first.comm->size);
     t->ops.name = t->name;
     *out = &t->base;
     return 0;

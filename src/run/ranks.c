@@ -13,14 +13,25 @@ bool ranks_wanted(const struct ranks_options *o)
     return o->comm || o->tensor > 1 || o->stages > 1 || o->gpus;
 }
 
+/* Cards to choose from where none are named: all, if every rank of this process gets one. */
+static uint32_t ranks_cards(const struct runner_options *o)
+{
+    struct err none = {0};
+    const uint32_t all = (o->ranks.tensor ? o->ranks.tensor : 1) * (o->ranks.stages ? o->ranks.stages : 1),
+                   ranks = o->ranks.comm ? 1 : all;
+    int found = o->ranks.gpus ? 0 : cuda_count(&none);
+    bool enough = found > 0 && ((o->device && !strcmp(o->device, "cuda")) || (uint32_t)found >= ranks);
+    return enough && (!o->device || !strcmp(o->device, "cuda")) ? (uint32_t)found : 0;
+}
+
 bool ranks_on_gpu(const struct runner_options *o)
 {
-    return o->ranks.gpus || (o->device && !strncmp(o->device, "cuda", 4));
+    return o->ranks.gpus || (o->device && !strncmp(o->device, "cuda", 4)) || ranks_cards(o);
 }
 
 enum { DEVICE_NAME = 16 };
 
-/* Which device each rank of this process has: a card of the list, card after card, or the CPU. */
+/* Which device each rank of this process has: a card of the list, card after card, the device that is named, or the CPU. */
 static int ranks_devices(const struct runner_options *o, struct team_options *t,
                          char name[COMM_RANKS_MOST][DEVICE_NAME], struct err *e)
 {
@@ -34,13 +45,11 @@ static int ranks_devices(const struct runner_options *o, struct team_options *t,
         cards[n++] = (uint32_t)card;
         at += len + (at[len] == ',');
     }
-    struct err none = {0};
-    int found = list ? 0 : cuda_count(&none);
-    bool cuda = n || (o->device && !strcmp(o->device, "cuda"));
+    const uint32_t found = ranks_cards(o);
     for (uint32_t i = 0; i < t->comms; i++) {
         uint32_t k = o->ranks.comm ? o->ranks.local : i;
-        if (cuda)
-            snprintf(name[i], DEVICE_NAME, "cuda:%u", n ? cards[k % n] : found > 0 ? k % (uint32_t)found : 0);
+        if (n || found)
+            snprintf(name[i], DEVICE_NAME, "cuda:%u", n ? cards[k % n] : k % found);
         else
             snprintf(name[i], DEVICE_NAME, "%.15s", o->device ? o->device : "cpu");
         t->device[i] = name[i];

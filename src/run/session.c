@@ -351,7 +351,7 @@ int session_open(struct session **out, struct store *store, const struct session
         return -1;
     }
     l->kv_bytes = session_kv_bytes(l->runner);
-    if (strcmp(l->runner->device->ops->name, "cuda") != 0) { /* a GPU needs no mapped file */
+    if (!device_is_cuda(l->runner->device)) { /* a GPU needs no mapped file */
         l->runner->intact = session_intact;
         l->runner->intact_arg = l;
     }

@@ -211,7 +211,7 @@ static void models_measure(struct models *m, struct instance *f)
     f->device = device->ops->name;
     const struct tokenizer *t = f->session->tokenizer;
     f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
-    if (!m->o->memory && strcmp(device->ops->name, "cpu") != 0)
+    if (!m->o->memory && !device_is_cpu(device))
         m->room = models_used(m) + d.free;
 }
 

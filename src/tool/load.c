@@ -190,11 +190,11 @@ static void load_report_room(const struct session *l, const struct runner_option
              tokens < wanted ? "; requests that need more wait for each other" : "");
 }
 
-/* Which layers are on which device, unless all are on the CPU. */
+/* Which layers are on which device, and which ranks there are, unless all is on one CPU. */
 static void load_report(const struct runner *r)
 {
     struct buf text = {0};
-    if (!r->placement.of)
+    if (!r->placement.of && !strchr(r->device->ops->name, ' '))
         return;
     r->device->ops->describe(r->device, &text);
     for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
