@@ -210,13 +210,27 @@ int member_meet(struct member *m, struct err *e)
     return 0;
 }
 
+/* A rank has no other device for what its own cannot do. */
+static int member_able(const struct member *m, struct err *e)
+{
+    const struct device_ops *ops = m->device->ops;
+    for (uint32_t i = 0; ops->refuses && i < m->shard.plan.count; i++) {
+        const char *why = ops->refuses(&m->shard.plan.ops[i]);
+        if (why)
+            return err_set(e, ERR_DATA,
+                           "%s cannot run operation %u (%s: %s) of this model; ranks on the CPU can",
+                           ops->name, i, plan_op_name(m->shard.plan.ops[i].kind), why);
+    }
+    return 0;
+}
+
 int member_prepare(struct member *m, const struct order_prepare *o, struct err *e)
 {
     const struct device_ops *ops = m->device->ops;
     member_drop(m);
     if (plan_cut(m->plan, m->weights, m->stage, &m->part, &m->part_weights, e) ||
         plan_shard(&m->part, &m->part_weights, m->stage_ranks.me, m->tensor, &m->shard, e) ||
-        member_passing(m, m->stage, &m->in, &m->ins, e) ||
+        member_able(m, e) || member_passing(m, m->stage, &m->in, &m->ins, e) ||
         member_passing(m, m->stage + 1, &m->out, &m->outs, e) || member_room(m, o, e))
         return -1;
     if (ops->load(m->device, &m->shard.weights, NULL, NULL, e) ||
