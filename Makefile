@@ -87,10 +87,12 @@ package:
 	cmake --build build-portable
 	@scripts/package build-portable
 
-# The Python wheel of this architecture, with kernels for the cards above: dist/*.whl
+# The Python wheel of this architecture: dist/*.whl. Kernels are those of `make build`, or WHEEL_CARDS="80;90a"; those of a release
+# have all cards.
+WHEEL_CARDS =
 wheel:
 	@scripts/setup build
-	cmake --preset portable -DQUERN_CUDA_ARCHS="$(CARDS)"
+	cmake --preset portable -DQUERN_CUDA_ARCHS="$(WHEEL_CARDS)"
 	cmake --build build-portable
 	@scripts/wheel build-portable dist
 
