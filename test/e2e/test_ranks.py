@@ -135,4 +135,4 @@ def test_doctor_says_how_many_cards(quern, tiny):
 
 def test_bench_over_ranks(quern, tiny):
     got = quern("bench", tiny[0], "--device", "cpu", "--tensor-parallel", "2", "-t", "2", "-p", "8", "-n", "2", "-r", "1", "--json")
-    assert got.code == 0 and got.json()["device"] == "cpu x 2", got.err
+    assert got.code == 0 and got.json()[0]["device"] == "cpu x 2", got.err
