@@ -28,7 +28,7 @@ def lines(found):
 
 
 def test_limits_come_from_the_page():
-    assert set(LIMITS) == {"lines of a function", "lines of a file", "columns of a line"}
+    assert set(LIMITS) == {"lines of a function", "lines of a file", "columns of a line", "kilobytes of a file"}
     assert house.read_limits("| what | usual | limit |\n| lines of a file | 8 | 1,234, tables excepted |\n") == {
         "lines of a file": 1234}
 
@@ -52,6 +52,11 @@ def test_limits_come_from_the_page():
 def test_includes(path, header, kept):
     text = f'/* A comment. */\n#include "{header}"\n#include <string.h>\n'
     assert lines(house.check_includes(path, text)) == ([] if kept else [2])
+
+
+def test_bytes():
+    most = 1000 * LIMITS["kilobytes of a file"]
+    assert [path for path, _, _ in house.check_bytes({"a.png": most, "b.whl": most + 1}, LIMITS)] == ["b.whl"]
 
 
 def test_width():
