@@ -189,7 +189,7 @@ struct device_ops {
      * rows are summed on the host. */
     int (*meet)(struct device *d, const struct device_meeting *m, struct err *e);
     int (*sum_rows)(struct device *d, uint32_t buffer, uint32_t rows, struct err *e);
-    /* Pins host memory of another device, so that rows are copied to and from it directly. A hint; until close. */
+    /* Pins host memory: rows are copied to and from it directly. A hint, until close or the next call (NULL: none). */
     void (*pin)(struct device *d, void *memory, size_t bytes);
     /* Gives the first `pages` pages of a group memory (kv_config.least had it from the start), and takes it from the others,
      * which lose what they held; of GROUP_STATES the first slots. Between steps. ERR_RESOURCE: there is none left, and

@@ -492,11 +492,22 @@ static bool is_pinned(const struct cuda_device *d, const void *host, size_t byte
     return d->pinned && bytes >= PINNED_LEAST && at >= from && at + bytes <= from + d->pinned_bytes;
 }
 
+static void unpin(struct cuda_device *d)
+{
+    if (d->pinned_here)
+        d->g->cu->host_unregister(d->pinned);
+    d->pinned = NULL;
+    d->pinned_here = false;
+}
+
 static void cuda_pin(struct device *base, void *memory, size_t bytes)
 {
     struct cuda_device *d = self(base);
     struct err none = {0};
     if (gpu_enter(d->g, &none))
+        return;
+    unpin(d);
+    if (!memory)
         return;
     int r = d->g->cu->host_register(memory, bytes, 0);
     if (r != CU_OK && r != CU_ALREADY_REGISTERED) /* another device of this card may have done it */
@@ -690,8 +701,7 @@ static void cuda_close(struct device *base)
         g->cu->stream_sync(g->stream);
         sender_close(d->sender);
         nccl_close(d->nccl);
-        if (d->pinned_here)
-            g->cu->host_unregister(d->pinned);
+        unpin(d);
         cache_free(&d->cache, g);
         blas_close(d->replay.blas);
         gpu_pinned_free(g, d->meta_host);

@@ -32,16 +32,24 @@ struct encoder {
 
 /* ---- memory ---- */
 
+static void pin_rows(struct encoder *c, size_t bytes)
+{
+    if (c->device && c->device->ops->pin)
+        c->device->ops->pin(c->device, c->in, bytes);
+}
+
 static void encoder_drop(struct encoder *c)
 {
-    mem_free(c->in);
+    float *in = c->in;
+    c->in = NULL;
+    pin_rows(c, 0);
+    mem_free(in);
     mem_free(c->pos);
     mem_free(c->axes);
     mem_free(c->out);
     mem_free(c->table);
     mem_free(c->span);
     mem_free(c->block);
-    c->in = NULL;
     c->pos = c->axes = c->out = c->table = NULL;
     c->span = NULL;
     c->block = NULL;
@@ -82,6 +90,7 @@ static int encoder_reserve(struct encoder *c, uint32_t n, struct err *e)
         .type = c->exact ? DTYPE_F32 : DTYPE_F16, .page_tokens = PAGE_TOKENS, .pages = {pages + 1}};
     if (c->device->ops->prepare(c->device, p, &kv, rows, 1, rows, e))
         return -1;
+    pin_rows(c, rows * p->width[p->given] * sizeof *c->in);
     c->rows = rows;
     return 0;
 }
