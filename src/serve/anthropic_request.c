@@ -254,18 +254,14 @@ static int anthropic_format(struct request *a, const json_t *body, json_t *out)
         json_pack("{s:s,s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
-/* The budget is a part of max_tokens. */
-static int anthropic_budget(struct request *a, const json_t *body, json_t *budget, json_t *out)
+/* A budget above max_tokens is not reached. */
+static int anthropic_budget(struct request *a, json_t *budget, json_t *out)
 {
-    int64_t n, most = field_int(body, "max_tokens", INT64_MAX);
+    int64_t n;
     if (!budget)
         return 0;
     if (!field_whole(budget, 0, INT64_MAX, &n))
         return request_fail(a, 400, "thinking", "thinking.budget_tokens has to be a whole number of tokens");
-    if (n >= most)
-        return request_fail(a, 400, "thinking",
-                            "max_tokens (%lld) has to be greater than thinking.budget_tokens (%lld)",
-                            (long long)most, (long long)n);
     return json_object_set(out, "reasoning_budget", budget) ? request_fail(a, 503, NULL, "out of memory") : 0;
 }
 
@@ -286,7 +282,7 @@ static int anthropic_thinking(struct request *a, const json_t *body, json_t *out
                             json_pack("{s:b}", "enable_thinking", strcmp(type, "disabled") != 0));
     if (effort)
         json_object_set_new(out, "reasoning_effort", json_string(effort));
-    return anthropic_budget(a, body, json_object_get(thinking, "budget_tokens"), out);
+    return anthropic_budget(a, json_object_get(thinking, "budget_tokens"), out);
 }
 
 static int anthropic_use_tools(struct request *a, const json_t *body, json_t *out)

@@ -1,5 +1,6 @@
 """A load for a server: many streams and connections at once, some of them bad, some that leave. One thread, raw bytes."""
 import asyncio
+import concurrent.futures
 import json
 import random
 import time
@@ -14,6 +15,12 @@ def request(path, body, close=False):
     data = json.dumps(body).encode()
     return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{'Connection: close' if close else 'X-Load: 1'}\r\n"
             f"Content-Length: {len(data)}\r\n\r\n").encode() + data
+
+
+def run_alone(coroutine):
+    """asyncio.run in a thread of its own: a browser's test before may have left a loop in this one."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 class Load:

@@ -273,7 +273,8 @@ def test_launches(quern, smollm2):
     assert "8 sequences that decode, 4000 keys" in result.out and "layers 0 to 29\n" in result.out
     assert "products that share their input" in result.out and "attn_" in result.out
     result = quern("info", smollm2, "--plan", "--device", "cuda", "--rows", 512, "--prompt")
-    assert result.out.count("cublasLt") == 7 and "tiles of 64 queries" in result.out
+    # the first layer and the last one begin and end in their own way; five products each, Q, K and V in one
+    assert "layers 1 to 28\n" in result.out and result.out.count("cublasLt") == 15 and "tiles of 64 queries" in result.out
     result = quern("info", smollm2, "--plan", "--device", "gpu")
     assert result.code == 64 and "--device gpu: cpu or cuda was expected" in result.err
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from load import Load
+from load import Load, run_alone
 from server import until
 
 
@@ -49,7 +49,7 @@ def check(server, load, expected):
 
 def run(server, expected, streams, seconds, idle):
     load = Load(server.port, PROMPTS, 24)
-    asyncio.run(load.run(streams, seconds, idle))
+    run_alone(load.run(streams, seconds, idle))
     check(server, load, expected)
     until(lambda: server.metric("quern_connections") == 1)  # some linger for a while
     return load
@@ -68,7 +68,7 @@ def test_a_load(serve, smollm2):
 def test_too_much_is_refused_at_once(serve, smollm2):
     s = serve(smollm2, "--slots", 4, "--queue", 4)
     load = Load(s.port, PROMPTS, 24, bad=0, leave=0)
-    asyncio.run(load.run(40, 5))
+    run_alone(load.run(40, 5))
     assert load.broken == [] and set(load.codes) == {200, 429}
     assert load.refused
     s.stop()
@@ -85,7 +85,7 @@ def test_no_stream_is_cut_at_the_end(serve, smollm2):
         s.process.send_signal(signal.SIGTERM)
         await asyncio.gather(*streams)
 
-    asyncio.run(all_at_once())
+    run_alone(all_at_once())
     assert load.broken == [] and load.codes == {200: 32}
     assert s.process.wait(60) == 0
 
@@ -137,7 +137,7 @@ def test_ten_times_too_much(serve, smollm2, capsys):
         for kind in ("peak", "over"):
             load = Load(s.port, PROMPTS, 24, bad=0, leave=0)
             start = time.monotonic()
-            asyncio.run(load.run(16, 12) if kind == "peak" else load.arrive(10 * rate, 12))
+            run_alone(load.run(16, 12) if kind == "peak" else load.arrive(10 * rate, 12))
             took = time.monotonic() - start
             rate, speed[kind] = load.codes[200] / took, load.made / took
             waits += load.refused

@@ -52,8 +52,8 @@ def test_search(call, hub, llama):  # noqa: F811
 
 
 def test_a_short_name_is_pulled_and_run(call, tmp_path, llama, tiny):  # noqa: F811
-    code, out, err = call("pull", "llama3.2:latest")
-    assert code == 0 and FILE in out, err
+    code, out, err = call("pull", "llama3.2:latest", "--json")
+    assert code == 0 and json.loads(out)[0]["path"].endswith(FILE), err
     code, out, err = call("run", "llama3.2", "-p", "hi", "-n", "3", "--temp", "0", "--template", tiny[2], "--offline", "--json")
     assert code == 0 and len(json.loads(out)["ids"]) == 3, err
     code, _, err = call("run", "lama3.2", "-p", "hi")

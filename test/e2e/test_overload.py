@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from load import run_alone
 from server import Server, until
 
 
@@ -348,7 +349,7 @@ def test_64_chats_at_once(serve, smollm2):
         async with openai.AsyncOpenAI(base_url=f"{s.url}/v1", api_key="none", timeout=600) as client:
             ask = lambda i: client.chat.completions.create(model=name, messages=[{"role": "user", "content": f"{i}?"}], max_tokens=2)
             return await asyncio.gather(*(ask(i) for i in range(64)))
-    assert all(r.usage.completion_tokens for r in asyncio.run(all_of_them()))
+    assert all(r.usage.completion_tokens for r in run_alone(all_of_them()))
     assert s.metric("quern_refused_total") == 0
     assert s.stop() == 0
 

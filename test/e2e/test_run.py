@@ -25,7 +25,7 @@ def test_default_model(quern, smollm2):
 
 def test_json(quern, smollm2):
     answer = quern("run", smollm2, "-p", "Count to three.", "--json", "--seed", "7", "-n", "12").json()
-    assert set(answer) == {"text", "ids", "prompt_ids", "finish_reason", "timings"}
+    assert set(answer) == {"text", "ids", "prompt_ids", "finish_reason", "reasoning_tokens", "timings"}
     assert set(answer["timings"]) == {"load_ms", "first_token_ms", "prompt_n", "prompt_tok_s", "n", "tok_s"}
     assert 1 <= len(answer["ids"]) <= 12 and answer["timings"]["n"] == len(answer["ids"])
     assert answer["finish_reason"] in ("stop", "length")

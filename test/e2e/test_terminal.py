@@ -138,10 +138,12 @@ def test_wrapping_and_resize(screen):
     s.wait(r"^>>> a line that is longer than the narrow window is wide$")
     s.keys("C-u")
     s.wait(r"^>>>$")
-    s.type("hi")
-    s.send()
-    lines = [line for line in s.text(joined=False).splitlines() if re.match(r"w\d", line.strip())]
-    assert max(map(len, lines)) > 60
+    longest = 0
+    for _ in range(3):  # a window that has just grown may be seen a line later
+        s.ask("hi")
+        lines = [line for line in s.text(joined=False).splitlines() if re.match(r"w\d", line.strip())]
+        longest = max(longest, *map(len, lines))
+    assert longest > 60
 
 
 def test_non_latin_text(screen, tmp_path):
