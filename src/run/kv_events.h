@@ -24,7 +24,7 @@ struct kv_events_options {
     void *arg;
 };
 
-/* *out is NULL where nobody takes messages; all below take NULL. */
+/* *out is NULL where messages have no reader; all below take NULL. */
 int kv_events_open(struct kv_events **out, const struct kv_events_options *o, struct err *e);
 void kv_events_close(struct kv_events *k); /* sends what is left */
 

@@ -31,7 +31,7 @@ struct manager_work {
     double told; /* when the last line went out */
 };
 
-/* One line; takes the object over. Where the server has gone there is nobody to work for. */
+/* One line; takes the object over. Exits if the server has gone. */
 static void work_tell(struct manager_work *w, json_t *line)
 {
     char *text = line ? json_dumps(line, JSON_COMPACT) : NULL;

@@ -144,7 +144,7 @@ static uint64_t copies_wanted(const struct cuda_device *d, uint64_t all, uint64_
     return wanted < room ? wanted : room;
 }
 
-/* Whether weights may stay decoded; says why not where somebody asked for it. */
+/* Whether weights may stay decoded; if `--gpu-copies` asked for it, says why not. */
 static int check_copies(struct cuda_device *d, bool *may, struct err *e)
 {
     const bool asked = d->options.fp8 || (d->options.copies && d->options.copies != COPIES_AUTO);
