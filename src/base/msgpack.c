@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A byte that says what follows, and a number of so many bytes, the highest first. */
+/* The type byte, and a big-endian number of `bytes` bytes. */
 static void msgpack_number(struct buf *out, uint8_t kind, uint64_t value, unsigned bytes)
 {
     uint8_t text[9] = {kind};

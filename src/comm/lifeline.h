@@ -1,6 +1,6 @@
 /* Signs of life between rank 0 and every other rank, on connections of their own. A thread sends and hears them while the
  * others compute, so a rank that is killed, stopped or cut off is noticed within seconds whatever the ranks are doing. Then
- * the reason is logged, the others are told, and the process ends with ERR_DEVICE: numbers without a part are of no use. */
+ * the reason is logged and sent to the other ranks, and every process exits with ERR_DEVICE: a sum needs all its parts. */
 #pragma once
 
 #include "comm/comm.h"

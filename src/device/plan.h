@@ -446,6 +446,8 @@ struct op_io {
     struct operand read[IO_READS], out;
 };
 struct op_io plan_io(const struct op *op);
+/* Whether operations touch a buffer from its middle on: then a write may leave a part of it as it was. */
+bool plan_by_columns(const struct plan *p, uint32_t buffer);
 /* Calls visit for every weight that the operation names (never 0); visit may put another number there. */
 void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), void *arg);
 /* Calls visit for every product of the operation (its weight is never 0) with the slot of its adapters. */

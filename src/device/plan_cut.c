@@ -45,6 +45,19 @@ struct op_io plan_io(const struct op *op)
     return (struct op_io){0};
 }
 
+bool plan_by_columns(const struct plan *p, uint32_t buffer)
+{
+    for (uint32_t i = 0; i < p->count; i++) {
+        struct op_io io = plan_io(&p->ops[i]);
+        if (io.out.buffer == buffer && io.out.col)
+            return true;
+        for (int k = 0; k < IO_READS; k++)
+            if (io.read[k].buffer == buffer && io.read[k].col)
+                return true;
+    }
+    return false;
+}
+
 uint32_t plan_kv_layer(const struct op *op)
 {
     return op->kind == OP_QKV      ? (op->qkv.k.weight ? op->qkv.layer : UINT32_MAX)

@@ -117,20 +117,6 @@ static void route_segments(struct split_way *r, const struct plan *p)
     }
 }
 
-/* Whether some operation touches columns of a buffer from the middle on: then a write may leave others as they were. */
-static bool split_by_columns(const struct plan *p, uint32_t buffer)
-{
-    for (uint32_t i = 0; i < p->count; i++) {
-        struct op_io io = plan_io(&p->ops[i]);
-        if (io.out.buffer == buffer && io.out.col)
-            return true;
-        for (int k = 0; k < IO_READS; k++)
-            if (io.read[k].buffer == buffer && io.read[k].col)
-                return true;
-    }
-    return false;
-}
-
 static uint32_t holder_of(uint8_t have)
 {
     uint32_t device = 0;
@@ -147,9 +133,9 @@ static void route_cross(struct split_way *r, const struct plan *p, struct segmen
     for (uint32_t i = s->at; i < s->at + s->count; i++) {
         struct op_io io = plan_io(&p->ops[r->op[i]]);
         for (int k = 0; k <= IO_READS; k++) {
-            uint32_t read = k < IO_READS                         ? io.read[k].buffer
-                            : split_by_columns(p, io.out.buffer) ? io.out.buffer
-                                                                 : 0;
+            uint32_t read = k < IO_READS                        ? io.read[k].buffer
+                            : plan_by_columns(p, io.out.buffer) ? io.out.buffer
+                                                                : 0;
             if (read && have[read] && !(have[read] & own)) {
                 r->crossing[r->crossings++] = (struct crossing){read, holder_of(have[read])};
                 have[read] |= own;

@@ -64,20 +64,6 @@ bool member_is_last(const struct member *m)
 
 /* ---- prepare ---- */
 
-/* Whether operations touch this buffer from its middle on: then a write may leave a part of it. */
-static bool by_columns(const struct plan *p, uint32_t buffer)
-{
-    for (uint32_t i = 0; i < p->count; i++) {
-        struct op_io io = plan_io(&p->ops[i]);
-        if (io.out.buffer == buffer && io.out.col)
-            return true;
-        for (int k = 0; k < IO_READS; k++)
-            if (io.read[k].buffer == buffer && io.read[k].col)
-                return true;
-    }
-    return false;
-}
-
 /* Whether stages from `stage` on read what those before it have written to the buffer. */
 static bool passes(const struct plan *p, uint32_t buffer, uint32_t stage)
 {
@@ -91,7 +77,7 @@ static bool passes(const struct plan *p, uint32_t buffer, uint32_t stage)
         for (int k = 0; k < IO_READS && written; k++)
             if (io.read[k].buffer == buffer)
                 return true;
-        if (io.out.buffer == buffer && !by_columns(p, buffer))
+        if (io.out.buffer == buffer && !plan_by_columns(p, buffer))
             return false;
     }
     return false;

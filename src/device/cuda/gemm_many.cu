@@ -288,7 +288,7 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
         many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
 }
 
-/* acc += the block's columns. SOURCE gives the operands of a sub, and is told when a column begins and ends. There a
+/* acc += the block's columns. SOURCE gives the operands of a sub; its calls mark where a column begins and ends. There a
  * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
  * turn of a loop. */
 template <int ROWS, class SOURCE>
