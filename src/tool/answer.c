@@ -3,40 +3,14 @@
 
 #include "run/image_text.h"
 #include "run/memory.h"
+#include "tool/interrupt.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 #include "tool/wrap.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-static volatile int interrupted;
-
-static void answer_on_interrupt(int signal)
-{
-    (void)signal;
-    if (interrupted)
-        _exit(ERR_INTERRUPTED);
-    interrupted = 1;
-}
-
-void answer_catch_interrupts(void)
-{
-    struct sigaction act = {.sa_handler = answer_on_interrupt};
-    sigaction(SIGINT, &act, NULL);
-}
-
-void answer_forget_interrupt(void)
-{
-    interrupted = 0;
-}
-
-bool answer_interrupted(void)
-{
-    return interrupted;
-}
 
 /* A raw prompt; images stand in front of it unless it says where. */
 static int answer_raw(const struct session *l, const struct answer_prompt *p, const struct prompt_request *r,
@@ -137,7 +111,7 @@ static void answer_show(const struct progressing *p, const struct stream_chunk *
     else
         tool_write(chunk->text, chunk->text_length);
     if (tool_flush()) /* the output is closed: main reports it at the end */
-        interrupted = 1;
+        interrupt_set();
 }
 
 static int answer_keep(struct generation *out, const struct stream_chunk *chunk, struct err *e)
@@ -166,7 +140,7 @@ static int answer_follow(struct progressing *p, struct stream *s, uint32_t promp
     struct stream_chunk chunk = {0};
     int failed = 0;
     while (!chunk.done) {
-        if (interrupted || failed)
+        if (interrupted() || failed)
             stream_cancel(s);
         if (!stream_look(s, moment, &chunk)) {
             if (!out->ids.len)
@@ -221,7 +195,6 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
     };
     engine_stats(g, &before);
     p.read_before = before.prompt_tokens;
-    interrupted = 0;
     if (engine_submit(g, &r, &s, e))
         return -1;
     progress_start(&p.bar, "reading the prompt");

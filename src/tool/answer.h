@@ -56,12 +56,6 @@ struct generation {
     double first_seconds, decode_seconds; /* until the first token, after it */
 };
 
-/* During generation Ctrl-C sets a flag; a second Ctrl-C exits at once. */
-void answer_catch_interrupts(void);
-bool answer_interrupted(void);
-/* Clears the flag before the next request. */
-void answer_forget_interrupt(void);
-
 /* Appends to *out, which the caller zeroes first and frees afterwards; after an error it holds what came before. */
 int answer_run(struct engine *g, const struct ids *prompt, const struct answer_options *o,
                struct generation *out, struct err *e);

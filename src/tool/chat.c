@@ -11,6 +11,7 @@
 #include "hub/path.h"
 #include "tool/chat_internal.h"
 #include "tool/dropped.h"
+#include "tool/interrupt.h"
 #include "tool/tool.h"
 
 #include <stdio.h>
@@ -227,13 +228,13 @@ static bool chat_read(struct chat_session *t, struct buf *message)
     struct buf line = {0};
     bool more, block = false;
     buf_clear(message);
-    answer_forget_interrupt();
+    interrupt_forget();
     do {
         if (!line_read(t->line, message->len || block ? "... " : ">>> ", &line)) {
             buf_free(&line);
             return false;
         }
-        if (answer_interrupted()) { /* the whole message is taken back */
+        if (interrupted()) { /* the whole message is taken back */
             buf_clear(message);
             break;
         }
@@ -304,7 +305,7 @@ int chat_run(struct session *l, struct engine *g, const struct chat_options *o, 
         json_array_append_new(t.attached,
                               json_pack("{s:s,s:o}", "type", "image", "path",
                                         chat_string(t.images->named[i], strlen(t.images->named[i]))));
-    answer_catch_interrupts();
+    interrupt_catch();
     chat_banner(&t);
     if (!e->code && (!o->resume || !chat_resume(&t, e)))
         chat_loop(&t);

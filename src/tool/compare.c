@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "tool/answer.h"
+#include "tool/interrupt.h"
 #include "tool/load.h"
 #include "tool/sampling.h"
 #include "tool/tool.h"
@@ -195,7 +196,7 @@ static int compare_verb(const struct args *a, struct err *e)
     struct buf out = {0};
     if (!text || !*text)
         return err_set(e, ERR_USAGE, "quern compare wants a prompt: -p TEXT");
-    answer_catch_interrupts();
+    interrupt_catch();
     int failed = 0;
     for (int i = 0; i < COMPARE_MODELS && !failed; i++)
         failed = side_run(&sides[i], text, a, e);

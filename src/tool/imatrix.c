@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "quant/collect.h"
 #include "tool/answer.h"
+#include "tool/interrupt.h"
 #include "tool/load.h"
 #include "tool/output_file.h"
 #include "tool/progress.h"
@@ -35,15 +36,14 @@ static int imatrix_feed(struct session *l, const struct ids *ids, uint32_t chunk
     int32_t bos = tokenizer_adds_bos(l->tokenizer) ? tokenizer_id(l->tokenizer, TOK_BOS) : -1;
     struct seq *s = seq_open(l->runner, e);
     int failed = s ? 0 : -1;
-    answer_catch_interrupts();
+    interrupt_catch();
     progress_start(&bar, "collecting");
     for (uint32_t c = 0; c < chunks && !failed; c++) {
         int32_t *chunk = ids->data + (size_t)c * ctx;
         if (bos >= 0)
             chunk[0] = bos;
         seq_truncate(s, 0);
-        failed =
-            answer_interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted") : seq_feed(s, chunk, ctx, e);
+        failed = interrupted() ? err_set(e, ERR_INTERRUPTED, "interrupted") : seq_feed(s, chunk, ctx, e);
         progress_show(&bar, (double)(c + 1) / chunks, NULL);
     }
     progress_end(&bar);

@@ -2,6 +2,7 @@
 #include "tool/line.h"
 
 #include "base/mem.h"
+#include "tool/interrupt.h"
 #include "tool/tool.h"
 #include "tool/wrap.h"
 
@@ -32,6 +33,7 @@ static void line_on_resize(int signal)
 {
     (void)signal;
     line_resized = 1;
+    interrupt_wake();
 }
 
 /* Rows of the terminal above the cursor that the prompt and the text before the cursor take, as the terminal has broken
@@ -89,8 +91,14 @@ static int line_getc(EditLine *edit, wchar_t *out)
     for (char c;;) {
         if (line_resized)
             line_redraw(edit);
+        if (interrupted()) {
+            errno = EINTR;
+            return -1;
+        }
+        if (!interrupt_wait(STDIN_FILENO))
+            continue;
         ssize_t n = read(STDIN_FILENO, &c, 1);
-        if (n < 0 && errno == EINTR && line_resized)
+        if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return (int)n;

@@ -7,6 +7,7 @@
 #include "tool/answer.h"
 #include "tool/constrain.h"
 #include "tool/images.h"
+#include "tool/interrupt.h"
 #include "tool/load.h"
 #include "tool/output_file.h"
 #include "tool/profile.h"
@@ -258,7 +259,7 @@ static int run_once(struct run *r, struct err *e)
     o.reasoning = answer_reasoning(r->session, &prompt);
     o.images = r->places;
     o.image_count = r->images.count;
-    answer_catch_interrupts();
+    interrupt_catch();
     failed = failed || answer_run(r->engine, &prompt, &o, &g, e);
     if (!json && g.text.len && (failed || g.text.data[g.text.len - 1] != '\n'))
         putchar('\n');
