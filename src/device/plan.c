@@ -301,6 +301,9 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         c.flops = rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         c.flops *= op->scan.delta ? 7 : op->scan.erase.buffer ? 9 : 5;
         break;
+    case OP_LRU:
+        c.kv_bytes = 8.0 * op->lru.channels;
+        break;
     case OP_INDEX:
         cost_index(&c, w, &op->index, rows, keys);
         break;
@@ -315,8 +318,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 
 const char *plan_op_name(enum op_kind kind)
 {
-    static const char *const name[] = {"embed",  "qkv",  "latent", "attn", "heads", "out", "ffn",  "moe",
-                                       "logits", "proj", "conv",   "scan", "map",   "mix", "index"};
+    static const char *const name[] = {"embed",  "qkv",  "latent", "attn", "heads", "out", "ffn", "moe",
+                                       "logits", "proj", "conv",   "scan", "lru",   "map", "mix", "index"};
     return (size_t)kind < sizeof name / sizeof *name ? name[kind] : "?";
 }
 
@@ -571,6 +574,9 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
     case OP_SCAN:
         print_scan(out, &op->scan);
         break;
+    case OP_LRU:
+        buf_printf(out, " b%u channels=%u -> b%u", op->lru.in.buffer, op->lru.channels, op->lru.out.buffer);
+        break;
     }
 }
 
@@ -605,10 +611,10 @@ static unsigned summary_of(const struct plan *p, uint32_t layer)
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *op = &p->ops[i];
         if (op->layer == layer)
-            has |= op->kind == OP_ATTN || op->kind == OP_SCAN || op->kind == OP_CONV ? SUMMARY_ATTN
-                   : op->kind == OP_FFN                                              ? SUMMARY_FFN
-                   : op->kind == OP_MOE                                              ? SUMMARY_MOE
-                                                                                     : 0;
+            has |= op->kind == OP_ATTN || plan_state_of(op) != UINT32_MAX ? SUMMARY_ATTN
+                   : op->kind == OP_FFN                                   ? SUMMARY_FFN
+                   : op->kind == OP_MOE                                   ? SUMMARY_MOE
+                                                                          : 0;
     }
     return has;
 }

@@ -107,6 +107,7 @@ enum op_kind {
     OP_PROJ,   /* norm, products side by side */
     OP_CONV,   /* causal convolution over the rows of a sequence, channel by channel */
     OP_SCAN,   /* a recurrence over the rows of a sequence: state space, linear attention, delta rule */
+    OP_LRU,    /* a recurrence of each channel for itself, whose input and memory have gates */
     OP_MAP,    /* a row for itself: norm, activation, sum, scale */
     OP_MIX,    /* streams side by side in a row, mixed by coefficients of the row */
     OP_INDEX,  /* the keys that sparse attention sees */
@@ -305,6 +306,19 @@ struct op_scan {
     uint32_t state; /* its number in the plan */
 };
 
+/* RG-LRU. Each channel keeps a number s:
+ *
+ *     g = e^(a sigmoid(decay + decay_bias))
+ *     s = g s + sqrt(1 - g^2) sigmoid(gate + gate_bias) in      at position 0 without the root
+ *     out = s
+ */
+struct op_lru {
+    struct operand in, gate, decay, out;
+    weight_id a, gate_bias, decay_bias; /* (channels) each */
+    uint32_t channels;
+    uint32_t state; /* its number in the plan */
+};
+
 /* out = scale * (residual + plus + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
  * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). With `clips` the
  * result is then clipped to [least, most], of which one may be infinite. */
@@ -358,6 +372,7 @@ struct op {
         struct op_proj proj;
         struct op_conv conv;
         struct op_scan scan;
+        struct op_lru lru;
         struct op_map map;
         struct op_mix mix;
         struct op_index index;

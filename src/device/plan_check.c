@@ -623,6 +623,22 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
                : 0;
 }
 
+static int check_lru(struct plan_checker *c, const struct op_lru *o)
+{
+    const uint32_t n = o->channels;
+    if (!n || n > CHECK_WIDTH_MOST)
+        return check_fail(c, "channels", "are none, or too many");
+    return check_vector(c, o->a, n, 1, "a") ||
+                   (o->gate_bias && check_vector(c, o->gate_bias, n, 1, "bias of the gate")) ||
+                   (o->decay_bias && check_vector(c, o->decay_bias, n, 1, "bias of the decay")) ||
+                   check_state(c, o->state, 1, 1, n) || check_operand(c, o->in, n, "input") ||
+                   check_operand(c, o->gate, n, "gate") || check_operand(c, o->decay, n, "decay") ||
+                   check_operand(c, o->out, n, "output") || check_apart(c, o->in, o->out) ||
+                   check_apart(c, o->gate, o->out) || check_apart(c, o->decay, o->out)
+               ? -1
+               : 0;
+}
+
 static int check_index(struct plan_checker *c, const struct op_index *o)
 {
     uint64_t k = check_cols(c, o->k.weight), low = check_rows(c, o->q_a.weight);
@@ -667,6 +683,8 @@ static int check_op(struct plan_checker *c, const struct op *op)
         return check_conv(c, &op->conv);
     case OP_SCAN:
         return check_scan(c, &op->scan);
+    case OP_LRU:
+        return check_lru(c, &op->lru);
     case OP_MAP:
         return check_map(c, &op->map);
     case OP_MIX:

@@ -35,6 +35,8 @@ struct op_io plan_io(const struct op *op)
         return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write,
                                op->scan.erase, op->scan.rate},
                               op->scan.out};
+    case OP_LRU:
+        return (struct op_io){{op->lru.in, op->lru.gate, op->lru.decay}, op->lru.out};
     case OP_MAP:
         return (struct op_io){{op->map.in, op->map.residual, op->map.like, op->map.by}, op->map.out};
     case OP_MIX:
@@ -79,7 +81,10 @@ uint32_t plan_chooser(const struct plan *p, uint32_t op)
 
 uint32_t plan_state_of(const struct op *op)
 {
-    return op->kind == OP_CONV ? op->conv.state : op->kind == OP_SCAN ? op->scan.state : UINT32_MAX;
+    return op->kind == OP_CONV   ? op->conv.state
+           : op->kind == OP_SCAN ? op->scan.state
+           : op->kind == OP_LRU  ? op->lru.state
+                                 : UINT32_MAX;
 }
 
 /* ---- every weight of an operation ---- */
@@ -227,6 +232,11 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
     case OP_SCAN:
         visit_scan(&v, &op->scan);
         break;
+    case OP_LRU:
+        visit_id(&v, &op->lru.a);
+        visit_id(&v, &op->lru.gate_bias);
+        visit_id(&v, &op->lru.decay_bias);
+        break;
     case OP_MAP:
         visit_norm(&v, &op->map.norm);
         visit_id(&v, &op->map.times);
@@ -312,6 +322,7 @@ static void slots_of(struct slots *s, struct op *op)
     case OP_ATTN:
     case OP_CONV:
     case OP_SCAN:
+    case OP_LRU:
         break;
     case OP_INDEX:
         slots_linear(s, &op->index.q_a);

@@ -41,6 +41,8 @@ static uint32_t out_width(const struct sharder *s, const struct op *op)
         return op->conv.channels;
     case OP_SCAN:
         return op->scan.heads * op->scan.v_dim;
+    case OP_LRU:
+        return op->lru.channels;
     case OP_MAP:
         return op->map.width;
     case OP_MIX:
@@ -542,6 +544,7 @@ static void shard_op(struct sharder *s, const struct op *op)
     case OP_EMBED:
     case OP_CONV:
     case OP_SCAN:
+    case OP_LRU:
     case OP_MAP:
     case OP_MIX:
     case OP_INDEX:

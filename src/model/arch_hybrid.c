@@ -49,6 +49,19 @@ const struct arch arch_hybrids[] = {
                  "\"num_experts_per_tok\": 2, \"attn_layer_period\": 8, \"attn_layer_offset\": 4, "
                  "\"mamba_d_state\": 16, \"mamba_d_conv\": 4, \"mamba_expand\": 2, "
                  "\"max_position_embeddings\": 262144}"},
+    {.name = "plamo2",
+     .hf = "plamo2",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .act = ACT_SILU,
+     .setup = plamo2_setup,
+     .mixer = build_plamo2,
+     .build = plamo2_build,
+     .defaults = "{\"rms_norm_eps\": 1e-6, \"hidden_size_per_head\": 128, \"num_key_value_heads\": 4, "
+                 "\"mamba_d_state\": 64, \"mamba_d_conv\": 4, \"mamba_num_heads\": 64, \"mamba_step\": 2, "
+                 "\"max_position_embeddings\": 2048}"},
     {.name = "granitehybrid",
      .hf = "granitemoehybrid",
      .hybrid = true,
@@ -203,6 +216,23 @@ const struct arch arch_hybrids[] = {
      .build = olmo_hybrid_build,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"linear_conv_kernel_dim\": 4, \"linear_allow_neg_eigval\": true, "
                  "\"full_attention_interval\": 4, \"max_position_embeddings\": 65536}"},
+    {.name = "recurrent_gemma",
+     .hf = "recurrent_gemma",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .norm_plus_one = true,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_GELU_TANH,
+     .setup = recurrent_gemma_setup,
+     .mixer = build_lru,
+     .build = hybrid_build,
+     .defaults =
+         "{\"rms_norm_eps\": 1e-6, \"conv1d_width\": 4, \"attention_window_size\": 2048, "
+         "\"logits_soft_cap\": 30.0, \"partial_rotary_factor\": 0.5, \"block_types\": [\"recurrent\", "
+         "\"recurrent\", \"attention\"], \"tie_word_embeddings\": true, "
+         "\"max_position_embeddings\": 8192}"},
     {.name = "lfm2",
      .hf = "lfm2",
      .hybrid = true,

@@ -504,6 +504,12 @@ weight_id build_scaled(struct build *b, weight_id id, float factor)
     return y ? bind_table(&b->bind, from->name, NULL, y, (struct shape){1, n, 1}) : 0;
 }
 
+void build_bare(struct build *b, weight_id id)
+{
+    if (id)
+        b->bind.bound[id].suffix = "";
+}
+
 struct op_logits *build_logits(struct build *b, struct norm in)
 {
     const struct hparams *h = b->h;

@@ -68,6 +68,8 @@ struct op_map *build_map(struct build *b, uint32_t layer, struct operand in, str
                          uint32_t width);
 /* A norm's weight times a factor. The file's own numbers are what a GGUF gets. */
 weight_id build_scaled(struct build *b, weight_id id, float factor);
+/* GGUF has this tensor under its name alone, without ".weight". */
+void build_bare(struct build *b, weight_id id);
 struct op_logits *build_logits(struct build *b, struct norm in);
 
 /* Attention and feed-forward of the same input: y = x + attn, y += ffn, and y is the stream. */
@@ -77,9 +79,11 @@ void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct no
 
 struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_plamo2(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_delta(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_kda(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_shortconv(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_lru(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_lightning(struct build *b, uint32_t layer, struct norm in);
 /* Buffer i of those, at least so wide. */
 struct operand build_mix(struct build *b, uint32_t i, uint32_t width);

@@ -29,6 +29,7 @@ static int layer_by_name(struct hparams *h, uint32_t i, const char *name, struct
         {"sliding_attention", true, false},
         {"linear_attention", false, true},
         {"mamba", false, true},
+        {"recurrent", false, true},
         {"mamba2", false, true},
         {"conv", false, true},
         {"hybrid", true, true},
@@ -44,21 +45,22 @@ static int layer_by_name(struct hparams *h, uint32_t i, const char *name, struct
                    log_safe(name));
 }
 
-/* An array of names, or of numbers where 1 is attention; 0: config.json has neither. */
+/* An array of names (of block_types in turn), or of numbers where 1 is attention; 0: config.json has neither. */
 static int layers_by_list(struct hparams *h, const struct keys *k, struct err *e)
 {
     struct jsonread r = {k->config, "config.json", e};
     char found[64];
-    json_t *list = keys_json(k, "layers_block_type|layer_types|attn_type_list", found);
-    if (!json_is_array(list))
+    json_t *list = keys_json(k, "layers_block_type|layer_types|attn_type_list|block_types", found);
+    if (!json_array_size(list))
         return 0;
+    const size_t period = strcmp(found, "block_types") ? SIZE_MAX : json_array_size(list);
     for (uint32_t i = 0; i < h->layers; i++) {
         if (json_is_integer(json_array_get(list, i))) {
             bool full = json_integer_value(json_array_get(list, i)) == 1;
             set_layer(h, i, full, !full);
             continue;
         }
-        const char *name = json_string_value(jsonread_item(&r, list, i, JSONREAD_IS_STRING));
+        const char *name = json_string_value(jsonread_item(&r, list, i % period, JSONREAD_IS_STRING));
         if (!name || layer_by_name(h, i, name, e) < 0)
             return -1;
     }
@@ -266,6 +268,34 @@ int jamba_setup(struct hparams *h, const struct keys *k, struct err *e)
     return read_mixers(h, k, e) < 0 || read_mamba(h, k, e) < 0 ? -1 : 0;
 }
 
+/* Layers of a period: all but the middle one are recurrent; all but the last where there are few. */
+static int plamo2_layers(struct hparams *h, const struct keys *k, struct err *e)
+{
+    uint32_t step = 2;
+    bool on = true;
+    if (keys_u32(k, NULL, "mamba_step", HPARAMS_SIZE, &step, e) < 0 ||
+        keys_bool(k, NULL, "mamba_enabled", &on, e) < 0)
+        return -1;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        bool full = !on || (h->layers <= step / 2 ? i == h->layers - 1 : i % step == step / 2);
+        set_layer(h, i, full, !full);
+    }
+    return 0;
+}
+
+int plamo2_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    struct ssm_params *s = &h->ssm;
+    if (k->gguf ? layers_of_gguf(h, k, e) < 0 : plamo2_layers(h, k, e) < 0)
+        return -1;
+    if (!k->gguf)
+        s->inner = s->heads * h->k_dim;
+    s->groups = 1;
+    int bad = read_mamba2(h, k, e);
+    s->groups = 0; /* as GGUF says it: B and C do not pass through the convolution */
+    return bad;
+}
+
 int granite_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     char positions[32] = "";
@@ -376,6 +406,27 @@ int olmo_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
     return read_mixers(h, k, e) < 0 || read_delta(h, k, e) < 0 ? -1 : 0;
 }
 
+/* The factor of the embedding is rounded to bfloat16, and config.json counts both halves of the feed-forward. */
+int recurrent_gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    struct ssm_params *s = &h->ssm;
+    s->inner = s->inner ? s->inner : h->width;
+    if (!k->gguf) {
+        union {
+            float value;
+            uint32_t bits;
+        } root = {.value = sqrtf((float)h->width)};
+        root.bits = (root.bits + 0x7fff + (root.bits >> 16 & 1)) & 0xffff0000;
+        h->embed_scale = root.value;
+    }
+    for (uint32_t i = 0; !k->gguf && i < h->layers; i++)
+        h->layer[i].ffn /= 2;
+    if (s->inner % h->heads || s->conv < 2)
+        return err_set(e, ERR_DATA, "recurrent layers of %u channels in %u blocks: that does not divide",
+                       s->inner, h->heads);
+    return read_mixers(h, k, e);
+}
+
 int lfm2_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool adjust = false;
@@ -453,13 +504,9 @@ int minimax_setup(struct hparams *h, const struct keys *k, struct err *e)
 static struct norm ffn_norm(struct build *b, uint32_t layer)
 {
     const char *name = b->h->arch->ffn_norm ? b->h->arch->ffn_norm : "ffn_norm";
-    if (strcmp(b->h->arch->name, "falcon-h1"))
-        return build_norm(b, name, (int)layer);
-    struct norm n = {.kind = b->h->arch->norm, .eps = b->h->eps};
-    bool gguf = b->h->container == STORE_GGUF;
-    n.weight = bind_vector(&b->bind, name, (int)layer, gguf ? "" : ".weight", b->h->width, 0);
-    if (n.weight)
-        b->bind.bound[n.weight].suffix = "";
+    struct norm n = build_norm(b, name, (int)layer);
+    if (!strcmp(b->h->arch->name, "falcon-h1"))
+        build_bare(b, n.weight);
     return n;
 }
 
@@ -487,6 +534,38 @@ void hybrid_build(struct build *b)
         build_ffn(b, i, ffn_norm(b, i));
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+/* A norm whose files hold w less a number of its place. */
+static struct norm plamo2_norm(struct build *b, const char *name, int layer, float add)
+{
+    struct norm n = {.kind = NORM_RMS, .eps = b->h->eps};
+    n.weight = bind_vector(&b->bind, name, layer, ".weight", b->h->width,
+                           b->h->container == STORE_SAFETENSORS ? add : 0);
+    return n;
+}
+
+/* A norm before and behind each half. */
+void plamo2_build(struct build *b)
+{
+    build_embed(b);
+    for (uint32_t i = 0; i < b->h->layers; i++) {
+        struct norm in = plamo2_norm(b, "attn_norm", (int)i, 1),
+                    post = plamo2_norm(b, "post_attention_norm", (int)i, 1.0f / 5);
+        build_bare(b, post.weight);
+        if (b->h->layer[i].recurrent) {
+            build_plamo2(b, i, in)->tail.post = post;
+        } else {
+            build_qkv(b, i, in);
+            build_attn(b, i);
+            build_out(b, i)->post = post;
+        }
+        in = plamo2_norm(b, "ffn_norm", (int)i, 1);
+        post = plamo2_norm(b, "post_ffw_norm", (int)i, 1 / (5 * sqrtf(5)));
+        build_bare(b, post.weight);
+        build_ffn(b, i, in)->post = post;
+    }
+    build_logits(b, plamo2_norm(b, "output_norm", LOOKUP_NO_LAYER, 1));
 }
 
 /* lfm2 calls its last norm that of the embedding. */

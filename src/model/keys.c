@@ -50,6 +50,19 @@ static int json_u32(json_t *v, const char *name, const uint32_t range[2], uint32
     return 1;
 }
 
+/* Of an array the number that its items are, but for zeros: layers without what it counts. 0: they differ. */
+static uint64_t one_of_items(const struct gguf_key *a)
+{
+    int64_t one = 0;
+    for (uint64_t i = 0; i < a->count; i++) {
+        const int64_t v = gguf_item_i64(a, i);
+        if (v < 0 || (v && one && v != one))
+            return 0;
+        one = v ? v : one;
+    }
+    return (uint64_t)one;
+}
+
 int keys_u32(const struct keys *k, const char *gguf, const char *hf, const uint32_t range[2], uint32_t *out,
              struct err *e)
 {
@@ -58,6 +71,14 @@ int keys_u32(const struct keys *k, const char *gguf, const char *hf, const uint3
         uint64_t v;
         if (!gguf)
             return 0;
+        const struct gguf_key *a = gguf_find(k->gguf, gguf_name(k, gguf, name));
+        if (a && a->type == GGUF_ARRAY && a->item != GGUF_STRING && a->item != GGUF_ARRAY) {
+            v = one_of_items(a);
+            if (v && v >= range[0] && v <= range[1]) {
+                *out = (uint32_t)v;
+                return 1;
+            }
+        }
         int got = gguf_get_u64(k->gguf, gguf_name(k, gguf, name), range[0], range[1], &v, e);
         if (got == 1)
             *out = (uint32_t)v;

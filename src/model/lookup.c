@@ -19,53 +19,55 @@ static const struct lookup_row table[] = {
     {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|"
                     "layer_norm"},
     {"output", "lm_head|embed_out|output"},
-    {"attn_norm", "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
-                  "attention_layer_norm|input_layernorm.#|self_attn_layer_norm|norm_1|"
-                  "norm_attn_norm.norm_1|attention_norm|mamba_decoder.input_layernorm"},
+    {"attn_norm",
+     "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
+     "attention_layer_norm|input_layernorm.#|self_attn_layer_norm|norm_1|"
+     "norm_attn_norm.norm_1|attention_norm|mamba_decoder.input_layernorm|temporal_pre_norm|pre_mixer_norm"},
     {"attn_norm_2", "ln_attn|self_attn.norm|"
                     "ffn_norm"},
     {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
                "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
-               "attn.attention.q_proj|shared_transformer.self_attn.q_proj"},
+               "attn.attention.q_proj|shared_transformer.self_attn.q_proj|temporal_block.q_proj"},
     {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
                "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
-               "attn.attention.k_proj|shared_transformer.self_attn.k_proj"},
+               "attn.attention.k_proj|shared_transformer.self_attn.k_proj|temporal_block.k_proj"},
     {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|"
                "mixer.v_proj|linear_attn.v_proj|attention.v_proj|attn.v_proj|"
-               "attn.attention.v_proj|shared_transformer.self_attn.v_proj"},
+               "attn.attention.v_proj|shared_transformer.self_attn.v_proj|temporal_block.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
                  "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
                  "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv|"
-                 "attn.qkv_proj"},
+                 "attn.qkv_proj|mixer.qkv_proj"},
     {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|"
                     "self_attn.dense|attention.output.dense|attn.out_proj|mixer.out_proj|"
                     "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"
                     "attention.o_proj|self_attn.#.o_proj|attn.attention.out_proj|"
-                    "norm_attn_norm.attn.out_proj|attention.wo|shared_transformer.self_attn.o_proj"},
+                    "norm_attn_norm.attn.out_proj|attention.wo|shared_transformer.self_attn.o_proj|"
+                    "temporal_block.o_proj"},
     {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|"
-                    "self_attn.q_layernorm.norms.%u|attention.query_layernorm"},
+                    "self_attn.q_layernorm.norms.%u|attention.query_layernorm|mixer.q_weight"},
     {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|"
-                    "self_attn.k_layernorm.norms.%u|attention.key_layernorm"},
+                    "self_attn.k_layernorm.norms.%u|attention.key_layernorm|mixer.k_weight"},
     {"attn_sinks", "self_attn.sinks|self_attn.attention_sink_bias"},
     {"attn_rel_b", "encoder.relative_attention_bias"},
-    {"post_attention_norm", "post_self_attn_layernorm|post_norm1|post_attention_layernorm"},
+    {"post_attention_norm", "post_self_attn_layernorm|post_norm1|post_attention_layernorm|post_mixer_norm"},
     {"attn_output_norm", "attention.output.LayerNorm|norm1|post_attention_layernorm|sa_layer_norm|"
                          "attention.LayerNorm|norm_attn_norm.norm_2"},
     {"layer_output_norm", "output.LayerNorm|norm2|post_mlp_layernorm|output_layer_norm"},
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
                  "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|"
                  "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2|shared_"
-                 "transformer.pre_ff_layernorm"},
-    {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2"},
+                 "transformer.pre_ff_layernorm|channel_pre_norm|pre_mlp_norm"},
+    {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2|post_mlp_norm"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
-                 "block_sparse_moe.gate_proj"},
+                 "block_sparse_moe.gate_proj|mlp_block.gate_proj"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|"
                "ffn.lin1|feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
-               "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj"},
+               "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj|mlp_block.up_proj"},
     {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
                  "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
                  "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj|shared_"
-                 "transformer.feed_forward.down_proj"},
+                 "transformer.feed_forward.down_proj|mlp_block.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.router.layer|mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
@@ -125,16 +127,17 @@ static const struct lookup_row table[] = {
     {"xielu_beta", "mlp.act_fn.beta"},
     {"xielu_eps", "mlp.act_fn.eps"},
     {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz|mamba_decoder.mamba.in_proj"},
-    {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d|mamba_decoder.mamba.conv1d"},
+    {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d|mamba_decoder.mamba.conv1d|"
+                   "temporal_block.conv_1d"},
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
     {"ssm_conv1d_k", "self_attn.k_conv1d|linear_attn.k_conv1d|attention.k_conv1d"},
     {"ssm_conv1d_v", "self_attn.v_conv1d|linear_attn.v_conv1d|attention.v_conv1d"},
-    {"ssm_x", "mixer.x_proj|mamba.x_proj"},
+    {"ssm_x", "mixer.x_proj|mamba.x_proj|mixer.bcdt_proj"},
     {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt|mamba_"
                "decoder.mamba.dt"},
-    {"ssm_dt_norm", "mamba.dt_layernorm"},
-    {"ssm_b_norm", "mamba.b_layernorm"},
-    {"ssm_c_norm", "mamba.c_layernorm"},
+    {"ssm_dt_norm", "mamba.dt_layernorm|mixer.dt_norm_weight"},
+    {"ssm_b_norm", "mamba.b_layernorm|mixer.B_norm_weight"},
+    {"ssm_c_norm", "mamba.c_layernorm|mixer.C_norm_weight"},
     {"ssm_a",
      "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log|mamba_decoder.mamba.A_log"},
     {"ssm_d", "mixer.D|mamba.D|mamba_decoder.mamba.D"},
@@ -142,6 +145,13 @@ static const struct lookup_row table[] = {
                  "attention.o_norm|mamba_decoder.mamba.norm"},
     {"ssm_out",
      "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj|mamba_decoder.mamba.out_proj"},
+    {"lru_in", "temporal_block.linear_x"},
+    {"lru_gate", "temporal_block.linear_y"},
+    {"lru_out", "temporal_block.linear_out"},
+    {"lru_a", "temporal_block.rg_lru.recurrent_param"},
+    {"lru_input_gate", "temporal_block.rg_lru.input_gate_weight|temporal_block.rg_lru.input_gate"},
+    {"lru_recurrent_gate",
+     "temporal_block.rg_lru.recurrent_gate_weight|temporal_block.rg_lru.recurrent_gate"},
     {"ssm_ba", "linear_attn.in_proj_ba"},
     {"ssm_beta", "linear_attn.in_proj_b|linear_attn.b_proj|self_attn.b_proj|attention.b_proj"},
     {"ssm_alpha", "linear_attn.in_proj_a|linear_attn.a_proj"},
@@ -240,8 +250,9 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "mpnet.",
                                         "",
                                         "base_model.model."};
-    static const char *const stacks[] = {
-        "layers.", "h.", "blocks.", "encoder.layer.", "encoder.layers.", "transformer.layer."};
+    static const char *const stacks[] = {"layers.",           "layers.layers.", "h.",
+                                         "blocks.",           "encoder.layer.", "encoder.layers.",
+                                         "transformer.layer."};
     *n = (struct lookup){.store = s, .wrap = wrap, .rows = table, .count = sizeof table / sizeof *table};
     if (s->kind == STORE_GGUF)
         return;
@@ -333,10 +344,10 @@ const struct tensor *lookup_find(const struct lookup *n, struct tensor_at at, co
     if (n->store->kind == STORE_GGUF) {
         gguf_name(n, at, suffix, name);
         const struct tensor *t = store_find(n->store, name);
-        if (t || strcmp(suffix, n->tower ? ".weight" : ".bias"))
+        if (t || (strcmp(suffix, ".weight") && (n->tower || strcmp(suffix, ".bias"))))
             return t;
-        gguf_name(n, at, "",
-                  name); /* hy_v3's bias of the choice has no suffix, nor have some tables of towers */
+        /* hy_v3's bias of the choice has no suffix, nor have some norms and some tables of towers */
+        gguf_name(n, at, "", name);
         return store_find(n->store, name);
     }
     /* a bare parameter; the names that norms had in TensorFlow; what adapters inside of the file stand beside */

@@ -221,6 +221,53 @@ struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in)
     return o;
 }
 
+/* plamo 2: dt, B and C are products of the convolution's output, as mamba's; heads are mamba 2's. z and x lie head by
+ * head. */
+struct op_out *build_plamo2(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct ssm_params *s = &b->h->ssm;
+    struct binder *w = &b->bind;
+    const int il = (int)layer;
+    const uint64_t rows = bind_rows(w, "ssm_x", il);
+    const uint32_t inner = s->inner, size = inner / s->heads,
+                   rank = rows > 2 * s->state && rows <= HPARAMS_SIZE[1] ? (uint32_t)rows - 2 * s->state : 1;
+    struct operand p = build_mix(b, MIX_IN, 2 * inner), c = build_mix(b, MIX_CONV, inner),
+                   y = build_mix(b, MIX_OUT, inner), low = build_mix(b, MIX_LOW, rank + 2 * s->state),
+                   dt = build_mix(b, MIX_STEP, s->heads);
+    const struct slice part[2] = {{"ssm_in", s->heads, 2 * size, 0, size},
+                                  {"ssm_in", s->heads, 2 * size, size, size}};
+    struct linear zx[2] = {0};
+    bind_split(w, "ssm_in", il, (struct shape){2 * inner, b->h->width, 1}, part, 2, zx);
+    struct op_proj *o = build_proj(b, layer, b->x, in, p);
+    proj_add(o, zx[0]);
+    proj_add(o, zx[1]);
+    build_conv(b, layer, "ssm_conv1d",
+               (struct op_conv){.in = column(p, inner), .out = c, .channels = inner, .act = ACT_SILU});
+    proj_add(build_proj(b, layer, c, (struct norm){0}, low), /* B, C, dt */
+             bind_linear(w, "ssm_x", il, rank + 2 * s->state, inner));
+    struct norm dt_norm = mamba_norm(b, "ssm_dt_norm", layer, rank, 0);
+    weight_id up = bind_matrix(w, "ssm_dt", il, (struct shape){s->heads, rank, 1});
+    proj_add(build_proj(b, layer, column(low, 2 * s->state), dt_norm, dt), (struct linear){.weight = up});
+    weight_id a = bind_decay(b, layer, (struct shape){1, s->heads, 1});
+    struct norm k_norm = mamba_norm(b, "ssm_b_norm", layer, s->state, 1),
+                q_norm = mamba_norm(b, "ssm_c_norm", layer, s->state, 1);
+    build_bare(b, dt_norm.weight);
+    build_bare(b, k_norm.weight);
+    build_bare(b, q_norm.weight);
+    struct op_scan *scan = build_scan(
+        b, layer,
+        (struct op_scan){.heads = s->heads, .k_heads = 1, .k_dim = s->state, .v_dim = size, .a = a});
+    scan->decay_kind = DECAY_SOFTPLUS;
+    scan->v = c, scan->k = low, scan->q = column(low, s->state), scan->out = y;
+    scan->k_norm = k_norm, scan->q_norm = q_norm;
+    scan->decay = dt;
+    scan->bias = bind_vector(w, "ssm_dt", il, ".bias", s->heads, 0);
+    scan->skip = bind_mapped(b, "ssm_d", layer, "", (struct shape){1, s->heads, 1}, NULL);
+    struct op_out *out = build_back(b, layer, "ssm_out", y, inner);
+    out->gate = (struct gate){.in = p, .act = ACT_SILU};
+    return out;
+}
+
 /* ---- delta rules ---- */
 
 /* q and k of length 1, as norms and scales. */
@@ -385,6 +432,50 @@ struct op_out *build_shortconv(struct build *b, uint32_t layer, struct norm in)
     struct op_out *o = build_back(b, layer, "shortconv.out_proj", c, width);
     o->gate = (struct gate){.in = column(p, width)};
     return o;
+}
+
+/* A product for each block of the row, (heads, size, size); Hugging Face has it from inputs to outputs. */
+static void block_product(struct build *b, uint32_t layer, const char *name, struct operand in,
+                          struct operand out)
+{
+    const uint32_t heads = b->h->heads, size = b->h->ssm.inner / heads;
+    struct tensor_at at = {name, (int)layer, LOOKUP_NO_EXPERT};
+    struct matrix m = bind_find(&b->bind, at, (struct shape){size, size, heads});
+    if (b->h->container == STORE_SAFETENSORS)
+        m = matrix_turn(&m);
+    weight_id w = bind_add(&b->bind, name, (int)layer, &m);
+    plan_add(b->p, OP_HEADS, layer)->heads = (struct op_heads){.in = in, .out = out, .weight = w};
+}
+
+static float lru_decay(float x)
+{
+    return -8 * (x > 20 ? x : log1pf(expf(x)));
+}
+
+/* Griffin: a convolution and RG-LRU, gated by a product of the same input. */
+struct op_out *build_lru(struct build *b, uint32_t layer, struct norm in)
+{
+    const uint32_t n = b->h->ssm.inner, width = b->h->width;
+    struct binder *w = &b->bind;
+    const int il = (int)layer;
+    struct operand p = build_mix(b, MIX_IN, 2 * n), c = build_mix(b, MIX_CONV, n),
+                   y = build_mix(b, MIX_OUT, n), gates = build_mix(b, MIX_LOW, 2 * n);
+    struct op_proj *o = build_proj(b, layer, b->x, in, p);
+    proj_add(o, bind_linear(w, "lru_in", il, n, width));
+    proj_add(o, bind_linear(w, "lru_gate", il, n, width));
+    build_conv(b, layer, "ssm_conv1d", (struct op_conv){.in = p, .out = c, .channels = n});
+    block_product(b, layer, "lru_input_gate", c, gates);
+    block_product(b, layer, "lru_recurrent_gate", c, column(gates, n));
+    struct op_lru lru = {.in = c, .gate = gates, .decay = column(gates, n), .out = y, .channels = n};
+    lru.a = bind_mapped(b, "lru_a", layer, "", (struct shape){1, n, 1},
+                        b->h->container == STORE_GGUF ? NULL : lru_decay);
+    lru.gate_bias = bind_vector(w, "lru_input_gate", il, ".bias", n, 0);
+    lru.decay_bias = bind_vector(w, "lru_recurrent_gate", il, ".bias", n, 0);
+    lru.state = plan_keep(b->p, layer, 1, 1, n);
+    plan_add(b->p, OP_LRU, layer)->lru = lru;
+    struct op_out *out = build_back(b, layer, "lru_out", y, n);
+    out->gate = (struct gate){.in = column(p, n), .act = b->h->act};
+    return out;
 }
 
 /* Lightning attention: heads decay by slopes that follow from the head and the layer. */

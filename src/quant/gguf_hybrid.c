@@ -16,7 +16,7 @@ void gguf_hybrid_shape(const struct hparams *h, const char *name, uint64_t shape
     const struct ssm_params *s = &h->ssm;
     bool vector = shape[1] == 1;
     if (vector && h->arch->mixer != build_delta && h->arch->mixer != build_mamba &&
-        (is(name, "ssm_a") || is(name, "ssm_d"))) {
+        h->arch->mixer != build_plamo2 && (is(name, "ssm_a") || is(name, "ssm_d"))) {
         shape[1] = shape[0];
         shape[0] = 1;
     }

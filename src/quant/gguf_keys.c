@@ -440,6 +440,8 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         return -1;
     if (h->arch->build == rwkv7_build)
         put_wkv(k);
+    if (is_arch(k, "plamo2"))
+        put_u32(k, "ssm.group_count", 0);
     if (h->kv_lora)
         put_latent(k);
     if (h->experts)

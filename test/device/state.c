@@ -129,6 +129,34 @@ static void check_channels(const struct kernels *k, const struct kernels *s, uin
     check_close("its state", k->tier, state[0], state[1], (size_t)channels * k_dim);
 }
 
+static void check_lru(const struct kernels *k, const struct kernels *s, uint32_t channels)
+{
+    static const int32_t pos[ROWS] = {0, 1, 2, 3, 0, 1, 2, 3, 4};
+    static float x[ROWS * WIDE], gate[ROWS * WIDE], decay[ROWS * WIDE], bias[2 * WIDE], a[WIDE];
+    static float state[2][WIDE], y[2][ROWS * WIDE];
+    fill(x, ROWS * WIDE, 1);
+    fill(gate, ROWS * WIDE, 3);
+    fill(decay, ROWS * WIDE, 3);
+    fill(bias, 2 * WIDE, 1);
+    fill(state[0], WIDE, 1);
+    for (size_t i = 0; i < WIDE; i++)
+        a[i] = -2 - 2 * random_value();
+    for (int with = 0; with < 2; with++) {
+        memcpy(state[1], state[0], sizeof state[0]);
+        for (int i = 0; i < 2; i++) {
+            struct lru_tile t = {.x = x, .gate = gate, .decay = decay, .a = a, .pos = pos};
+            if (with)
+                t.gate_bias = bias, t.decay_bias = bias + WIDE;
+            t.s = state[i], t.y = y[i];
+            t.x_stride = t.gate_stride = t.decay_stride = t.y_stride = WIDE;
+            t.n = ROWS, t.channels = channels;
+            (i ? s : k)->lru(&t);
+        }
+        check_close("lru", k->tier, y[0], y[1], ROWS * WIDE);
+        check_close("lru's state", k->tier, state[0], state[1], WIDE);
+    }
+}
+
 static void check_decay(const struct kernels *k, const struct kernels *s, uint32_t n)
 {
     static float x[WIDE], bias[WIDE], y[2][WIDE], dt[2][WIDE];
@@ -162,6 +190,7 @@ static void test_kernels(void **none)
             check_scan(k, s, 24, sizes[i]);
             check_channels(k, s, sizes[i], 2 * sizes[i]);
             check_decay(k, s, sizes[i]);
+            check_lru(k, s, 2 * sizes[i]);
         }
     }
 }
@@ -206,6 +235,7 @@ enum form {
     FORM_FIXED,
     FORM_CHANNELS,
     FORM_ERASE,
+    FORM_LRU,
     FORM_CONV,
     FORMS
 };
@@ -245,6 +275,15 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
     plan_add(&r->plan, OP_SCAN, 0)->scan = o;
 }
 
+static void add_lru(struct rig *r, struct operand p, struct operand c, struct operand y)
+{
+    struct op_lru o = {.in = c, .gate = p, .decay = {p.buffer, HEADS}, .out = y, .channels = INNER};
+    o.a = weight(r, 1, INNER, -2, 1.5f);
+    o.gate_bias = weight(r, 1, INNER, 0, 1), o.decay_bias = weight(r, 1, INNER, 0, 1);
+    o.state = plan_keep(&r->plan, 0, 1, 1, INNER);
+    plan_add(&r->plan, OP_LRU, 0)->lru = o;
+}
+
 /* Embedding, projection, convolution, recurrence, gated product, result. */
 static void rig_open(struct rig *r, enum form form)
 {
@@ -264,7 +303,9 @@ static void rig_open(struct rig *r, enum form form)
     o.weight = weight(r, conv, COLS, 0, 1), o.bias = weight(r, 1, conv, 0, 0.2f), o.act = ACT_SILU;
     o.state = plan_keep(p, 0, 1, COLS - 1, conv);
     plan_add(p, OP_CONV, 0)->conv = o;
-    if (form != FORM_CONV)
+    if (form == FORM_LRU)
+        add_lru(r, in, c, y);
+    else if (form != FORM_CONV)
         add_scan(r, form, in, c, y);
     struct op_out out = {.in = form == FORM_CONV ? c : y, .gate = {.in = in, .act = ACT_SILU, .first = true}};
     out.norm = (struct norm){.kind = NORM_RMS, .eps = 1e-5f, .heads = 2};
@@ -451,6 +492,15 @@ static void test_check(void **none)
     BAD(out.gate.act, ACT_SWIGLU_OAI);
     BAD(out.gate.heads, 5);
     BAD(out.gate.in.buffer, 99);
+    rig_close(&r);
+    rig_open(&r, FORM_LRU);
+    op = &r.plan.ops[3];
+    BAD(lru.channels, 0);
+    BAD(lru.channels, INNER - 1);
+    BAD(lru.a, 0);
+    BAD(lru.gate.buffer, 99);
+    BAD(lru.state, 0);
+    BAD(lru.out, op->lru.in);
     rig_close(&r);
 }
 

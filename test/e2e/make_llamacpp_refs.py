@@ -54,6 +54,9 @@ CASES = {
                               "expert_group_used_count": 2, "expert_shared_feed_forward_length": 16}),
     "rwkv7": dict(arch="rwkv7", norm="layer", width=64, heads=0, kv=0, feed=32, eps=2e-5, keys=RWKV),
     "arwkv7": dict(arch="arwkv7", width=64, heads=0, kv=0, feed=32, keys={**RWKV, "token_shift_count": 1}),
+    "plamo2": dict(arch="plamo2", layers=3, width=32, heads=[4, 0, 0], kv=[2, 0, 0], feed=24, ffn=FUSED, rope=None,
+                   keys={"attention.key_length": 16, "attention.value_length": 16, "ssm.state_size": 8, "ssm.conv_kernel": 4,
+                         "ssm.time_step_rank": 3, "ssm.inner_size": 48, "ssm.group_count": 0}),
 }
 
 
@@ -66,15 +69,17 @@ class Maker:
         self.w = gguf.GGUFWriter(path, case["arch"])
         self.made = {}
 
-    def put(self, name, *shape, scale=0.18, zero_first=False):
+    def put(self, name, *shape, scale=0.18, zero_first=False, negative=False):
         t = self.rng.normal(0, scale, shape).astype(np.float32)
-        if name.endswith("norm.weight") or name.endswith("norm_exps.weight"):
+        if negative:
+            t = -0.5 - abs(t)
+        if name.endswith(("norm", "norm.weight", "norm_exps.weight")):
             t += 1
         t = (t.view(np.uint32) & 0xFFFF0000).view(np.float32)
         if zero_first:
             t[0] = 0
         self.made[name] = t
-        if self.f32 or len(shape) == 1 or "gate_inp" in name or "lerp" in name:
+        if self.f32 or len(shape) == 1 or any(x in name for x in ("gate_inp", "lerp", "conv1d", "norm")):
             self.w.add_tensor(name, t)
         else:
             half = (t.view(np.uint32) >> 16).astype(np.uint16)
@@ -119,7 +124,37 @@ class Maker:
             for name, rows, cols in (("gate", self.feed, width), ("up", self.feed, width), ("down", width, self.feed)):
                 self.put(f"{blk}ffn_{name}.weight", rows, cols)
 
+    def plamo2(self, i):
+        """A layer of plamo 2: mamba where it has no heads."""
+        blk, width, keys = f"blk.{i}.", self.width, self.c["keys"]
+        heads, kv, size = self.heads[i], self.kv[i], keys["attention.key_length"]
+        inner, state, count, rank = keys["ssm.inner_size"], keys["ssm.state_size"], keys["ssm.time_step_rank"], 64
+        self.norm(blk + "attn_norm")
+        self.norm(blk + "ffn_norm")
+        self.put(blk + "post_attention_norm", width)
+        self.put(blk + "post_ffw_norm", width)
+        if heads:
+            self.put(blk + "attn_qkv.weight", (heads + 2 * kv) * size, width)
+            self.put(blk + "attn_q_norm.weight", heads, size)
+            self.put(blk + "attn_k_norm.weight", kv, size)
+            self.put(blk + "attn_output.weight", width, heads * size)
+        else:
+            self.put(blk + "ssm_in.weight", 2 * inner, width)
+            self.put(blk + "ssm_conv1d.weight", inner, keys["ssm.conv_kernel"], scale=0.5)
+            self.put(blk + "ssm_x.weight", rank + 2 * state, inner)
+            self.put(blk + "ssm_dt.weight", count, rank)
+            self.put(blk + "ssm_dt.bias", count, scale=0.5)
+            self.put(blk + "ssm_a", count, negative=True)
+            self.put(blk + "ssm_d", count, scale=0.5)
+            self.put(blk + "ssm_out.weight", width, inner)
+            for name, n in (("dt", rank), ("b", state), ("c", state)):
+                self.put(f"{blk}ssm_{name}_norm", n)
+        self.put(blk + "ffn_up.weight", 2 * self.feed, width)
+        self.put(blk + "ffn_down.weight", width, self.feed)
+
     def layer(self, i):
+        if self.c["arch"] == "plamo2":
+            return self.plamo2(i)
         if "rwkv" in self.c["arch"]:
             self.norm(f"blk.{i}.attn_norm")
             return self.time_mix(i)
@@ -167,7 +202,7 @@ class Maker:
         w.add_head_count_kv(self.kv)
         w.add_vocab_size(V)
         (w.add_layer_norm_eps if c.get("norm") == "layer" else w.add_layer_norm_rms_eps)(c.get("eps", 1e-5))
-        if self.heads:
+        if self.heads and c.get("rope", 0) is not None:
             w.add_rope_dimension_count(c.get("rope", self.width // self.heads))
             w.add_rope_freq_base(10000.0)
         if c.get("experts"):

@@ -75,4 +75,7 @@ CASES = {
     "minimax": ("minimax", dict(A, **THETA, head_dim=8, layer_types=["linear_attention", "full_attention"],
                                 num_local_experts=4, num_experts_per_tok=2, block_size=8, linear_attn_alpha_factor=0.5,
                                 full_attn_alpha_factor=0.7, mlp_alpha_factor=0.6, mlp_beta_factor=0.9), 1),
+    "recurrent-gemma": ("recurrent_gemma", dict(T, num_hidden_layers=3, intermediate_size=48, num_attention_heads=4,
+                                                num_key_value_heads=1, lru_width=40, attention_window_size=32,
+                                                block_types=["recurrent", "attention"]), 1),
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from server import Server
 from test_arch import floats, read_tensors, write_tensors
@@ -71,6 +72,49 @@ def test_inside_a_wrapper(logits, tmp_path, name):
     text = json.loads((DATA / name / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}))
     assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
+
+
+PLAMO2 = {"token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "pre_mixer_norm", "ffn_norm": "pre_mlp_norm",
+          "post_attention_norm": "post_mixer_norm", "post_ffw_norm": "post_mlp_norm", "attn_qkv": "mixer.qkv_proj",
+          "attn_output": "mixer.o_proj", "ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj", "ssm_in": "mixer.in_proj",
+          "ssm_conv1d": "mixer.conv1d", "ssm_x": "mixer.bcdt_proj", "ssm_out": "mixer.out_proj"}
+BARE = {"ssm_a": "mixer.A_log", "ssm_d": "mixer.D", "ssm_dt_norm": "mixer.dt_norm_weight", "ssm_b_norm": "mixer.B_norm_weight",
+        "ssm_c_norm": "mixer.C_norm_weight", "attn_q_norm": "mixer.q_weight", "attn_k_norm": "mixer.k_weight",
+        "ssm_dt.bias": "mixer.dt_bias"}
+LESS = {"attn_norm": 1, "ffn_norm": 1, "output_norm": 1, "post_attention_norm": 0.2, "post_ffw_norm": 5 ** -1.5}
+
+
+def test_plamo2_folder(quern, logits, tmp_path):
+    """A folder with the names and offsets that llama.cpp's converter knows, and the GGUF file of the same numbers; then the
+    file that quern writes of the folder."""
+    from make_llamacpp_refs import CASES, Maker
+    case = {**CASES["plamo2"], "heads": [0, 4, 0], "kv": [0, 2, 0]}
+    maker = Maker(tmp_path / "model.gguf", 7, case, True)
+    maker.write()
+    tensors = {}
+    for key, t in maker.made.items():
+        base, layer = key.removesuffix(".weight"), ""
+        if base.startswith("blk."):
+            _, i, base = base.split(".", 2)
+            layer = f"layers.layers.{i}."
+        t = np.log(-t) if base == "ssm_a" else t[:, None] if base == "ssm_conv1d" else t - LESS.get(base, 0)
+        name = BARE.get(base) or PLAMO2.get(base, "mixer.dt_proj") + ".weight"
+        tensors["lm_head.weight" if base == "output" else f"model.{layer}{name}"] = (
+            "F32", t.shape, t.astype(np.float32).tobytes())
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_tensors(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "plamo2", "hidden_size": 32, "num_hidden_layers": 3, "vocab_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "hidden_size_per_head": 16, "mamba_num_heads": 3, "mamba_d_state": 8, "rms_norm_eps": 1e-5,
+        "intermediate_size": 24, "max_position_embeddings": 128}))
+    ids = last_case("plamo2-gguf")["tokens"]
+    want = logits(tmp_path / "model.gguf", ids, "--exact")
+    assert far(logits(folder, ids, "--exact")["last"], want["last"]) < 1e-4
+    quern("quantize", folder, tmp_path / "written.gguf", "F32")
+    assert far(logits(tmp_path / "written.gguf", ids, "--exact")["last"], want["last"]) < 1e-4
+    shapes = [{t.name: list(t.shape) for t in GGUFReader(tmp_path / name).tensors} for name in ("model.gguf", "written.gguf")]
+    assert shapes[0] == shapes[1]
 
 
 def adapted(folder, to):

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { CTX = 256, PAGE = RUNNER_PAGE, TEXTS = 4, SEQS = 4, MODELS = 6, VOCAB_MOST = 512 };
+enum { CTX = 256, PAGE = RUNNER_PAGE, TEXTS = 4, SEQS = 4, MODELS = 7, VOCAB_MOST = 512 };
 
 static uint64_t rng(uint64_t *state)
 {
@@ -55,9 +55,9 @@ struct family {
     bool split; /* between two devices */
 };
 
-static const struct family families[] = {{"falcon-h1", false}, {"falcon-h1", true}, {"qwen3-next", false},
-                                         {"lfm2", false},      {"mamba2", false},   {"zamba2", false},
-                                         {"rwkv7", false}};
+static const struct family families[] = {
+    {"falcon-h1", false}, {"falcon-h1", true}, {"qwen3-next", false}, {"lfm2", false},
+    {"mamba2", false},    {"zamba2", false},   {"rwkv7", false},      {"recurrent-gemma", false}};
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static struct session *open_family(const struct family *f, uint32_t pages, uint32_t snapshots)

@@ -287,6 +287,9 @@ static void cpu_run_op(struct lane *l, const struct op *op)
     case OP_SCAN:
         op_scan_run(l, &op->scan);
         break;
+    case OP_LRU:
+        op_lru_run(l, &op->lru);
+        break;
     }
 }
 

@@ -172,6 +172,17 @@ struct scan_channels {
     uint32_t n, k_dim, channels;
 };
 
+/* n rows of a recurrence of channels (struct op_lru). */
+struct lru_tile {
+    const float *x, *gate, *decay;           /* (n, stride) each */
+    const float *a, *gate_bias, *decay_bias; /* (channels); biases may be NULL */
+    const int32_t *pos;                      /* (n) */
+    float *s;                                /* (channels) */
+    float *y;                                /* (n, y_stride) */
+    size_t x_stride, gate_stride, decay_stride, y_stride;
+    uint32_t n, channels;
+};
+
 /* The factors of decay of one head and row: y = e^(...) as enum decay_kind says, of n numbers x + bias. */
 struct decay_row {
     int kind;              /* enum decay_kind */
@@ -226,6 +237,7 @@ struct kernels {
     float (*decay)(const struct decay_row *d); /* returns the last dt; 1 where the kind has none */
     void (*scan)(const struct scan_tile *t);
     void (*scan_channels)(const struct scan_channels *t);
+    void (*lru)(const struct lru_tile *t);
 };
 
 enum { KERNEL_K_MOST = 1 << 18 };

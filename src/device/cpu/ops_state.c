@@ -268,6 +268,50 @@ void op_scan_run(struct lane *l, const struct op_scan *o)
     lane_wait(l);
 }
 
+/* ---- recurrences of channels ---- */
+
+struct lru_task {
+    const struct op_lru *o;
+    uint32_t first, channels;
+};
+
+static const float *lru_rows_of(const struct lane *l, struct operand o, uint32_t first, uint32_t row,
+                                size_t *stride)
+{
+    const float *at = lane_at(l, o, stride);
+    return at + first + row * *stride;
+}
+
+static void lru_rows(struct lane *l, const void *task, struct state_block s, uint32_t row, uint32_t n)
+{
+    const struct lru_task *c = task;
+    const struct op_lru *o = c->o;
+    struct lru_tile t = {.n = n, .channels = c->channels, .s = s.at, .pos = l->s->pos + row};
+    t.x = lru_rows_of(l, o->in, c->first, row, &t.x_stride);
+    t.gate = lru_rows_of(l, o->gate, c->first, row, &t.gate_stride);
+    t.decay = lru_rows_of(l, o->decay, c->first, row, &t.decay_stride);
+    t.y = lane_at(l, o->out, &t.y_stride) + c->first;
+    t.y += row * t.y_stride;
+    t.a = lane_vector(l, o->a) + c->first;
+    t.gate_bias = o->gate_bias ? lane_vector(l, o->gate_bias) + c->first : NULL;
+    t.decay_bias = o->decay_bias ? lane_vector(l, o->decay_bias) + c->first : NULL;
+    l->k->lru(&t);
+}
+
+void op_lru_run(struct lane *l, const struct op_lru *o)
+{
+    uint32_t from, to, parts = (o->channels + STATE_CHANNELS - 1) / STATE_CHANNELS;
+    lane_slice(l, l->s->seqs * parts, 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        struct lru_task c = {.o = o, .first = i % parts * STATE_CHANNELS};
+        c.channels = o->channels - c.first < STATE_CHANNELS ? o->channels - c.first : STATE_CHANNELS;
+        struct state_part p = {.number = o->state, .offset = c.first, .stride = o->channels};
+        p.rows = 1, p.cols = c.channels;
+        state_follow(l, &p, i / parts, lru_rows, &c);
+    }
+    lane_wait(l);
+}
+
 /* ---- memory ---- */
 
 size_t state_local_floats(const struct op *op)
@@ -275,6 +319,8 @@ size_t state_local_floats(const struct op *op)
     size_t channels = STATE_CHANNELS, columns = STATE_COLUMNS;
     if (op->kind == OP_CONV)
         return channels * (op->conv.cols - 1);
+    if (op->kind == OP_LRU)
+        return channels;
     return op->kind == OP_SCAN ? op->scan.k_dim * (channels > columns ? channels : columns) : 0;
 }
 

@@ -457,6 +457,19 @@ static void scalar_scan_channels(const struct scan_channels *t)
         }
 }
 
+static void scalar_lru(const struct lru_tile *t)
+{
+    for (uint32_t c = 0; c < t->channels; c++)
+        for (uint32_t r = 0; r < t->n; r++) {
+            const float decay = t->decay[r * t->decay_stride + c] + (t->decay_bias ? t->decay_bias[c] : 0);
+            const float gate = t->gate[r * t->gate_stride + c] + (t->gate_bias ? t->gate_bias[c] : 0);
+            const float power = t->a[c] * scalar_sigmoid(decay), x = t->x[r * t->x_stride + c];
+            const float root = t->pos[r] ? sqrtf(-expm1f(2 * power)) : 1;
+            t->s[c] = expf(power) * t->s[c] + root * scalar_sigmoid(gate) * x;
+            t->y[r * t->y_stride + c] = t->s[c];
+        }
+}
+
 void kernels_scalar(struct kernels *k)
 {
     memset(k, 0, sizeof *k);
@@ -489,4 +502,5 @@ void kernels_scalar(struct kernels *k)
     k->decay = scalar_decay;
     k->scan = scalar_scan;
     k->scan_channels = scalar_scan_channels;
+    k->lru = scalar_lru;
 }

@@ -113,6 +113,7 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
         break;
     case OP_CONV:
     case OP_SCAN:
+    case OP_LRU:
         need_most(&n->state, state_local_floats(op));
         need_most(&n->prepared, state_prepared_floats(op));
         break;

@@ -140,6 +140,32 @@ static float state_decay(const struct decay_row *d)
     return last;
 }
 
+static inline vf v_sqrt(vf x)
+{
+    for (int i = 0; i < LANES; i++)
+        x[i] = sqrtf(x[i]);
+    return x;
+}
+
+/* Channels of a register are followed through all rows. */
+static void state_lru(const struct lru_tile *t)
+{
+    for (uint32_t c = 0, n; c < t->channels; c += n) {
+        n = t->channels - c < LANES ? t->channels - c : LANES;
+        vf s = v_load(t->s + c, n), a = v_load(t->a + c, n);
+        const vf gate_bias = t->gate_bias ? v_load(t->gate_bias + c, n) : v_all(0),
+                 decay_bias = t->decay_bias ? v_load(t->decay_bias + c, n) : v_all(0);
+        for (uint32_t r = 0; r < t->n; r++) {
+            vf g = v_exp(a * v_sigmoid(v_load(t->decay + r * t->decay_stride + c, n) + decay_bias)),
+               x = v_sigmoid(v_load(t->gate + r * t->gate_stride + c, n) + gate_bias) *
+                   v_load(t->x + r * t->x_stride + c, n);
+            s = g * s + (t->pos[r] ? v_sqrt((1.0f - g) * (1.0f + g)) * x : x);
+            v_store(t->y + r * t->y_stride + c, n, s);
+        }
+        v_store(t->s + c, n, s);
+    }
+}
+
 /* ---- convolution ---- */
 
 /* LANES channels or fewer, from channel c on; the inputs before a row stay in registers. */
@@ -194,4 +220,5 @@ static void state_fill(struct kernels *k)
     k->decay = state_decay;
     k->scan = state_scan;
     k->scan_channels = state_scan_channels;
+    k->lru = state_lru;
 }

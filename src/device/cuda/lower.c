@@ -519,6 +519,8 @@ const char *lower_refuses(const struct op *op)
         return op->proj.best ? "no kernel for the choice of products" : NULL;
     case OP_INDEX:
         return "no kernel for the choice of keys";
+    case OP_LRU:
+        return "no kernel for recurrences of channels";
     case OP_MOE:
         return refuses_moe(&op->moe);
     case OP_ATTN:
@@ -564,6 +566,7 @@ static int lower_op(struct lowering *b, const struct op *o, struct err *e)
     case OP_MIX:
         return lower_mix(b, &o->mix), 0;
     case OP_INDEX:
+    case OP_LRU:
         break; /* refused */
     }
     return err_set(e, ERR_DATA, "operation %u of the plan has an unknown kind", b->op);
