@@ -35,6 +35,8 @@ class Shape:
     shared: int = 0        # width of the shared expert
     oss: bool = False      # gpt-oss: sinks, biases everywhere, windows
     delta: tuple = ()      # qwen3.5: heads of keys, heads of values, size; three layers of four are gated delta rules
+    post_norm: bool = False  # gemma: norms behind attention and feed-forward
+    stacked: int = 0       # qwen3-vl: rows of the tower that are added in the first layers
 
 
 PRESETS = {
@@ -53,6 +55,9 @@ PRESETS = {
     "llama3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, tied=True, rope=5e5),
     "llama3-8b": Shape("llama", 32, 4096, 32, 8, 128, 14336, 128256, rope=5e5),
     "llama3-70b": Shape("llama", 80, 8192, 64, 8, 128, 28672, 128256, rope=5e5),
+    # One layer: a text model that other programs want beside the tower of the same width
+    "gemma3-stub": Shape("gemma3", 1, 1024, 4, 1, 256, 1024, 1024, tied=True, qk_norm=True, post_norm=True),
+    "qwen3-vl-stub": Shape("qwen3vl", 1, 1024, 16, 8, 128, 1024, 1024, tied=True, qk_norm=True, stacked=3),
 }
 
 
@@ -131,6 +136,9 @@ def kind_of(name, layer, ftype, layers, cols):
 def after(s, l, mat, vec):
     """What follows attention in a layer: norm and feed-forward."""
     d = s.width
+    if s.post_norm:
+        yield vec("post_attention_norm", l, d)
+        yield vec("post_ffw_norm", l, d)
     yield vec("post_attention_norm" if s.oss or s.delta else "ffn_norm", l, d)
     if not s.experts:
         for name, cols, rows in (("ffn_gate", d, s.ffn), ("ffn_up", d, s.ffn), ("ffn_down", s.ffn, d)):
@@ -235,6 +243,11 @@ def metadata(preset, s, ftype, layers):
                f"{a}.ssm.time_step_rank": u32(values), f"{a}.ssm.inner_size": u32(values * size),
                f"{a}.full_attention_interval": u32(4), f"{a}.rope.dimension_count": u32(s.dim // 4),
                f"{a}.rope.dimension_sections": several(5, struct.pack("<4i", 11, 11, 10, 0), 4)}
+    if s.post_norm:
+        kv[f"{a}.attention.sliding_window"] = u32(1024)
+    if s.stacked:
+        kv |= {f"{a}.n_deepstack_layers": u32(s.stacked),
+               f"{a}.rope.dimension_sections": several(5, struct.pack("<4i", 24, 20, 20, 0), 4)}
     if s.oss:
         kv |= {f"{a}.attention.sliding_window": u32(128), f"{a}.rope.scaling.type": string("yarn"),
                f"{a}.rope.scaling.factor": f32(32.0), f"{a}.rope.scaling.original_context_length": u32(4096)}

@@ -1,20 +1,29 @@
 #include "model/vision/encode.h"
 
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "base/size.h"
 #include "codec/dtype.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { PAGE_TOKENS = 32, ROWS_LEAST = 64, ROWS_MOST = 1 << 17 };
+enum {
+    PAGE_TOKENS = 32,
+    ROWS_LEAST = 64,
+    ROWS_MOST = 1 << 17,
+    FILL_THREADS = 4, /* that fill rows: more wait for memory */
+    FILL_ALONE = 512  /* fewer rows are filled by the caller */
+};
 
 struct encoder {
     const struct tower *tower;
     struct device *device;
     bool exact;
-    uint32_t rows; /* that the device and the arrays below are prepared for */
+    struct pool *pool; /* fills `in` */
+    uint32_t rows;     /* that the device and the arrays below are prepared for */
     uint64_t count;
     float *in;                         /* (rows, width of plan.given) */
     uint32_t placed_cols, placed_rows; /* the grid whose positions are in it; 0: none */
@@ -105,7 +114,11 @@ int encoder_open(struct encoder **out, const struct tower *t, const char *device
     c->tower = t;
     c->exact = o->exact;
     c->sliced = !device || !strcmp(device, "cpu");
-    if (device_open(&c->device, device, o, e) ||
+    struct cores cores = {.n = o->threads};
+    if (cores.n <= 0)
+        cores_find(&cores);
+    c->pool = pool_open(cores.n < FILL_THREADS ? cores.n : FILL_THREADS, false, e);
+    if (!c->pool || device_open(&c->device, device, o, e) ||
         c->device->ops->load(c->device, &t->model.weights, NULL, NULL, e)) {
         encoder_close(c);
         return -1;
@@ -122,6 +135,7 @@ void encoder_close(struct encoder *c)
     encoder_drop(c);
     if (c->device)
         c->device->ops->close(c->device);
+    pool_close(c->pool);
     mem_free(c);
 }
 
@@ -201,19 +215,63 @@ static void put_position(const struct encoder *c, const struct tile_grid *g, uin
             (1 - dy) * (1 - dx) * p00[i] + (1 - dy) * dx * p01[i] + dy * (1 - dx) * p10[i] + dy * dx * p11[i];
 }
 
-/* The pixels of a patch, colour by colour, each as often as there are frames. gemma4's are from -1 to 1, which its processor
- * leaves to the tower. */
+/* Lines of a square of pixels, one behind the other, colour by colour, each as often as there are frames. Inlined with a
+ * constant side, so that a line is a few moves. */
+static inline __attribute__((always_inline)) void copy_lines(const struct vision_tile *t, const float *from,
+                                                             uint32_t frames, const uint32_t side, float *to)
+{
+    const size_t width = t->width, plane = width * t->height;
+    for (const float *end = from + 3 * plane; from < end; from += plane)
+        for (uint32_t f = 0; f < frames; f++)
+            for (uint32_t i = 0; i < side; i++, to += side)
+                memcpy(to, from + i * width, side * sizeof *to);
+}
+
+/* The pixels of a patch. gemma4's are from -1 to 1, which its processor leaves to the tower. */
 static void put_pixels(const struct encoder *c, const struct vision_tile *t, uint32_t x, uint32_t y,
                        float *to)
 {
     const uint32_t side = c->tower->v.patch, frames = c->tower->frames;
-    const bool shift = c->tower->v.family == VISION_GEMMA4;
-    for (uint32_t i = 0; i < 3 * frames * side; i++, to += side) {
-        const uint32_t colour = i / side / frames;
-        const size_t row = (size_t)colour * t->height + (size_t)y * side + i % side;
-        memcpy(to, t->pixels + row * t->width + (size_t)x * side, side * sizeof *to);
-        for (uint32_t k = 0; shift && k < side; k++)
-            to[k] = 2 * (to[k] - 0.5f);
+    const float *from = t->pixels + ((size_t)y * t->width + x) * side;
+    if (side == 14)
+        copy_lines(t, from, frames, 14, to);
+    else if (side == 16)
+        copy_lines(t, from, frames, 16, to);
+    else
+        copy_lines(t, from, frames, side, to);
+    for (uint32_t i = 0; c->tower->v.family == VISION_GEMMA4 && i < c->tower->pixels; i++)
+        to[i] = 2 * (to[i] - 0.5f);
+}
+
+/* The rows of a tile's patches; each worker fills its slice. */
+struct fill_job {
+    struct encoder *c;
+    const struct vision_tile *t;
+    const struct tile_grid *g;
+    uint32_t rows;
+    bool placed; /* positions are there */
+};
+
+static void fill_slice(void *arg, int worker, int workers)
+{
+    const struct fill_job *j = arg;
+    struct encoder *c = j->c;
+    const struct tower *w = c->tower;
+    const uint32_t merge = w->v.merge, each = merge * merge, cols = j->g->block_cols;
+    const size_t stride = w->model.plan.width[w->model.plan.given];
+    long from, to;
+    pool_slice(j->rows, each, worker, workers, &from, &to);
+    for (uint32_t r = (uint32_t)from; r < (uint32_t)to; r++) {
+        const uint32_t block = c->block[r / each], x = block % cols * merge + r % each % merge,
+                       y = block / cols * merge + r % each / merge;
+        float *row = c->in + r * stride;
+        int32_t *axes = c->axes + (size_t)r * PLAN_AXES;
+        put_pixels(c, j->t, x, y, row);
+        if (w->positions && !j->placed)
+            put_position(c, j->g, x, y, row + w->pixels);
+        axes[0] = 0;
+        axes[1] = (int32_t)y;
+        axes[2] = (int32_t)x;
     }
 }
 
@@ -222,31 +280,23 @@ static uint32_t fill_rows(struct encoder *c, const struct vision_tile *t, const 
 {
     const struct tower *w = c->tower;
     const struct vision_params *v = &w->v;
-    const uint32_t merge = v->merge, each = merge * merge, blocks = g->block_cols * g->block_rows;
+    const uint32_t rows = g->block_cols * g->block_rows * v->merge * v->merge;
     const size_t stride = w->model.plan.width[w->model.plan.given];
-    const bool placed = c->placed_cols == g->cols && c->placed_rows == g->rows; /* by a tile before */
+    struct fill_job job = {c, t, g, rows, c->placed_cols == g->cols && c->placed_rows == g->rows};
     order_blocks(c, g);
-    for (uint32_t r = 0; r < blocks * each; r++) {
-        const uint32_t block = c->block[r / each], x = block % g->block_cols * merge + r % each % merge,
-                       y = block / g->block_cols * merge + r % each / merge;
-        float *to = c->in + r * stride;
-        int32_t *axes = c->axes + (size_t)r * PLAN_AXES;
-        put_pixels(c, t, x, y, to);
-        if (w->positions && !placed)
-            put_position(c, g, x, y, to + w->pixels);
-        axes[0] = 0;
-        axes[1] = (int32_t)y;
-        axes[2] = (int32_t)x;
-    }
+    if (rows < FILL_ALONE)
+        fill_slice(&job, 0, 1);
+    else
+        pool_run(c->pool, fill_slice, &job);
     c->placed_cols = g->cols;
     c->placed_rows = g->rows;
     if (!v->class_row)
-        return blocks * each;
-    float *to = c->in + blocks * each * stride;
+        return rows;
+    float *to = c->in + rows * stride;
     memset(to, 0, w->pixels * sizeof *to);
     memcpy(to + w->pixels, w->class_row, v->width * sizeof *to);
-    memset(c->axes + (size_t)blocks * each * PLAN_AXES, 0, PLAN_AXES * sizeof *c->axes);
-    return blocks * each + 1;
+    memset(c->axes + (size_t)rows * PLAN_AXES, 0, PLAN_AXES * sizeof *c->axes);
+    return rows + 1;
 }
 
 /* ---- steps ---- */
