@@ -12,7 +12,9 @@
 #include "serve/metrics.h"
 #include "serve/models.h"
 #include "serve/record.h"
+#include "serve/relay.h"
 #include "serve/responses_background.h"
+#include "serve/resumable.h"
 #include "serve/route.h"
 #include "serve/server_internal.h"
 #include "serve/usage.h"
@@ -103,15 +105,28 @@ static struct request *request_new(const struct request_origin *from, struct buf
 
 void request_start(struct conn *c)
 {
-    const struct request_origin from = {c->server, c->route, &conn_recipient, c, c->key};
+    struct request_origin from = {c->server, c->route, &conn_recipient, c, c->key};
+    bool asked = resumable_is_asked(c);
+    uint32_t sequences = !c->route->light; /* a reply ends what the connection knows of the request */
+    struct resumable *outlives = asked ? resumable_open(c) : NULL;
+    if (asked && !outlives) {
+        request_usage_end(c->server, c->key, sequences, &(struct usage){0});
+        return;
+    }
+    if (outlives) {
+        from.to = &resumable_recipient;
+        from.client = outlives;
+    }
     struct request *a = request_new(&from, &c->http.body);
     if (!a) {
-        request_usage_end(c->server, c->key, !c->route->light, &(struct usage){0});
+        if (outlives)
+            resumable_undo(outlives, c);
+        request_usage_end(c->server, c->key, sequences, &(struct usage){0});
         conn_failf(c, 503, NULL, "out of memory");
         return;
     }
     a->admin = c->admin;
-    a->sequences = !c->route->light;
+    a->sequences = sequences;
     a->charged = c->charged;
     c->charged = 0;
     for (int i = 0; i < ROUTE_STARS; i++)
@@ -122,7 +137,10 @@ void request_start(struct conn *c)
         a->boundary = mem_strdup(c->boundary); /* NULL: no form can be read */
     a->begun = c->started;
     memcpy(a->id, c->id, sizeof a->id);
-    c->request = a;
+    if (outlives)
+        outlives->request = a; /* the connection's is one that follows it */
+    else
+        c->request = a;
     worker_add(a);
 }
 
@@ -170,7 +188,7 @@ void request_drop_body(struct request *a)
 void request_free(struct request *a)
 {
     struct usage used = request_usage(a);
-    background_leave(a);
+    relay_leave(a);
     record_post(a);
     record_leave(a);
     request_usage_end(a->server, a->key, a->sequences, &used);
@@ -391,7 +409,7 @@ void request_stop(struct request *a)
 void request_chunk(struct request *a)
 {
     if (a->follows) {
-        background_feed(a);
+        relay_feed(a);
         return;
     }
     if (a->detached && a->to == &conn_recipient)

@@ -18,18 +18,19 @@
 
 enum { REQUEST_CHOICES = 16 };
 
-struct background;
 struct conn;
 struct instance;
 struct output_parser;
 struct record;
+struct relay;
 struct request;
 struct route;
 struct server;
 struct stream;
 struct vectors;
 
-/* Who gets the reply of a request: a connection (conn.c), or a line of a batch (batch.c). The loop's. `end`, `reply` and
+/* Who gets the reply of a request: a connection (conn.c), a line of a batch (batch.c), or a
+ * stream that outlives its connection (resumable.c). The loop's. `end`, `reply` and
  * `fail` are the last that it hears of the request. */
 struct recipient {
     bool (*full)(const void *client); /* it reads too slowly: wait */
@@ -78,11 +79,11 @@ struct choice {
 struct request {
     struct server *server;
     const struct recipient *to;
-    void *client;               /* of `to`, and the loop's: NULL = it has gone */
-    bool arrived;               /* the loop's: the worker is through with it */
-    bool batch;                 /* runs only in what others leave */
-    bool detached;              /* set by a worker: it goes on without its client (responses_background.c) */
-    struct background *follows; /* the loop's: the reply is that of one in the background */
+    void *client;          /* of `to`, and the loop's: NULL = it has gone */
+    bool arrived;          /* the loop's: the worker is through with it */
+    bool batch;            /* runs only in what others leave */
+    bool detached;         /* set by a worker: it goes on without its client (responses_background.c) */
+    struct relay *follows; /* the loop's: its reply is one that others read, too */
     struct request *next_follower;
     size_t fed; /* bytes of its events that were sent */
     const struct route *route;

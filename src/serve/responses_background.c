@@ -42,25 +42,10 @@ static void background_free(struct background *b)
     *b->link = b->next;
     if (b->next)
         b->next->link = b->link;
-    buf_free(&b->events);
+    buf_free(&b->relay.bytes);
     json_decref(b->base);
     json_decref(b->final);
     mem_free(b);
-}
-
-void background_leave(struct request *f)
-{
-    struct background *b = f->follows;
-    if (!b)
-        return;
-    for (struct request **at = &b->followers; *at; at = &(*at)->next_follower)
-        if (*at == f) {
-            *at = f->next_follower;
-            break;
-        }
-    f->follows = NULL;
-    if (!b->request && !b->followers)
-        background_free(b);
 }
 
 static void background_answer(struct background *b, struct request *f)
@@ -74,52 +59,23 @@ static void background_answer(struct background *b, struct request *f)
     request_free(f);
 }
 
-void background_feed(struct request *f)
+static void background_finish(struct relay *r, struct request *f)
 {
-    struct background *b = f->follows;
-    if (!f->client) { /* cannot be: it is freed with its connection */
-        request_free(f);
-        return;
-    }
     if (!f->stream) {
-        if (!b->request)
-            background_answer(b, f);
+        background_answer((struct background *)r, f);
         return;
     }
-    if (f->to->full(f->client))
-        return;
-    if (f->fed < b->events.len) {
-        size_t from = f->fed;
-        f->fed = b->events.len;
-        f->to->add(f->client, f, b->events.data + from, b->events.len - from);
-    }
-    if (b->request)
-        return;
     f->to->end(f->client, NULL, 0);
     request_free(f);
 }
 
-static void background_feed_all(struct background *b)
+static void background_left(struct relay *r)
 {
-    for (struct request *f = b->followers, *next; f; f = next) {
-        next = f->next_follower; /* the last one to leave frees b */
-        background_feed(f);
-    }
+    if (r->ended)
+        background_free((struct background *)r);
 }
 
-static struct request *background_follow(struct background *b, struct conn *c, bool stream)
-{
-    struct request *f = request_hold(c);
-    if (!f) {
-        conn_failf(c, 503, NULL, "out of memory");
-        return NULL;
-    }
-    f->stream = stream;
-    f->follows = b;
-    f->next_follower = b->followers;
-    b->followers = f;
-    return f;
-}
+static const struct relay_kind background_kind = {background_finish, background_left};
 
 /* ---- the request ---- */
 
@@ -134,7 +90,12 @@ static struct background *background_new(struct request *a)
         return NULL;
     }
     struct server *s = a->server;
-    *b = (struct background){.server = s, .request = a, .key = a->owner, .stream = a->stream, .base = base};
+    *b = (struct background){.relay = {.kind = &background_kind},
+                             .server = s,
+                             .request = a,
+                             .key = a->owner,
+                             .stream = a->stream,
+                             .base = base};
     snprintf(b->id, sizeof b->id, "%s", json_string_value(json_object_get(base, "id")));
     b->next = s->background;
     b->link = &s->background;
@@ -166,7 +127,7 @@ void background_begin(struct request *a)
     if (!c)
         return;
     if (a->stream) {
-        background_follow(b, c, true);
+        relay_follow(&b->relay, c, true);
         return;
     }
     struct buf out = {0};
@@ -179,9 +140,10 @@ void background_begin(struct request *a)
 static void background_over(struct background *b, json_t *final)
 {
     b->request = NULL;
+    b->relay.ended = true;
     b->final = final;
-    if (b->followers)
-        background_feed_all(b);
+    if (b->relay.followers)
+        relay_feed_all(&b->relay);
     else
         background_free(b);
 }
@@ -196,15 +158,15 @@ static void background_add(void *client, const struct request *a, const char *da
 {
     struct background *b = client;
     (void)a;
-    buf_add(&b->events, data, n);
-    background_feed_all(b);
+    buf_add(&b->relay.bytes, data, n);
+    relay_feed_all(&b->relay);
 }
 
 static void background_end(void *client, const char *data, size_t n)
 {
     struct background *b = client;
     const struct responses *own = b->request->format_state;
-    buf_add(&b->events, data, n);
+    buf_add(&b->relay.bytes, data, n);
     background_over(b, json_incref(own->final));
 }
 
@@ -224,8 +186,9 @@ static void background_fail(void *client, const struct route *r, const struct fa
                         json_pack("{s:s,s:o}", "code", "server_error", "message",
                                   message_string(f->err.text, strlen(f->err.text))));
     if (b->stream)
-        message_event(&b->events, json_pack("{s:s,s:i,s:O}", "type", "response.failed", "sequence_number",
-                                            event_count(&b->events), "response", final));
+        message_event(&b->relay.bytes,
+                      json_pack("{s:s,s:i,s:O}", "type", "response.failed", "sequence_number",
+                                event_count(&b->relay.bytes), "response", final));
     responses_keep_failed(b, final);
     background_over(b, final);
 }
@@ -270,11 +233,11 @@ void responses_get(struct conn *c)
                    b->stream ? "starting_after is the number of an event"
                              : "the response was not made with stream: true; it has no events");
     else {
-        struct request *f = background_follow(b, c, true);
+        struct request *f = relay_follow(&b->relay, c, true);
         if (f)
-            f->fed = from ? event_at(&b->events, number + 1) : 0;
+            f->fed = from ? event_at(&b->relay.bytes, number + 1) : 0;
         if (f)
-            background_feed(f);
+            relay_feed(f);
     }
 }
 
@@ -282,7 +245,7 @@ void responses_get(struct conn *c)
 static void background_cancel(struct background *b, struct conn *c)
 {
     struct responses *own = b->request->format_state;
-    if (!background_follow(b, c, false) || b->request->ended)
+    if (!relay_follow(&b->relay, c, false) || b->request->ended)
         return;
     own->cancelled = true;
     request_stop(b->request);
@@ -316,10 +279,11 @@ void background_stop(struct server *s)
         struct background *b = s->background;
         struct request *a = b->request;
         b->request = NULL;
+        b->relay.ended = true;
         if (a)
             request_free(a);
-        if (b->followers)
-            background_feed_all(b);
+        if (b->relay.followers)
+            relay_feed_all(&b->relay);
         else
             background_free(b);
     }

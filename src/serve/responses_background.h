@@ -2,8 +2,8 @@
  * or end it. The loop's. Once one has ended and is stored, it is no longer here. */
 #pragma once
 
-#include "base/buf.h"
 #include "save/threads.h"
+#include "serve/relay.h"
 
 #include <jansson.h>
 #include <stdbool.h>
@@ -14,22 +14,18 @@ struct server;
 struct state;
 
 struct background {
+    struct relay relay; /* its bytes: the events of a stream */
     struct server *server;
     struct request *request; /* NULL = it has ended */
     char id[THREAD_ID];
     int64_t key;
     bool stream, removed; /* removed: nothing of it is to stay */
-    struct buf events;    /* of a stream, so far */
     json_t *base, *final; /* as it began, and as it ended */
-    struct request *followers;
     struct background *next, **link;
 };
 
 /* A worker is through with a request that is to run in the background: its client gets the response as it begins. */
 void background_begin(struct request *a);
-/* A request that follows one: sends what there is. */
-void background_feed(struct request *follower);
-void background_leave(struct request *follower); /* it follows no more */
 /* The server ends; what runs is found as failed at the next start. */
 void background_stop(struct server *s);
 int background_recover(struct state *s, struct err *e);

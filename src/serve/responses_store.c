@@ -93,7 +93,7 @@ void responses_keep(struct request *a, struct record *r)
     json_array_foreach(own->output, i, item) failed = failed || responses_items_add(&s->output, item);
     if (!failed && own->runs) {
         s->response.removed = own->runs->removed;
-        buf_add(&s->events, own->runs->events.data, own->runs->events.len);
+        buf_add(&s->events, own->runs->relay.bytes.data, own->runs->relay.bytes.len);
         buf_add(&s->events, a->ending.data, own->runs->stream ? a->ending.len : 0);
     }
     if (failed || stored_point(s)) {
@@ -148,7 +148,7 @@ void responses_keep_failed(struct background *b, const json_t *response)
     if (!s)
         return; /* the next start finds that it did not end */
     s->response.removed = b->removed;
-    buf_add(&s->events, b->events.data, b->events.len);
+    buf_add(&s->events, b->relay.bytes.data, b->relay.bytes.len);
     s->write = (struct state_write){
         .run = stored_write_run, .done = stored_write_done, .bytes = s->body.len + s->events.len};
     if (stored_point(s) || state_write(b->server->o->state, &s->write, &e))

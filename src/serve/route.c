@@ -25,6 +25,7 @@
 #include "serve/probe.h"
 #include "serve/request.h"
 #include "serve/responses.h"
+#include "serve/resumable.h"
 #include "serve/server_internal.h"
 #include "serve/text.h"
 #include "serve/usage.h"
@@ -86,9 +87,12 @@ static const struct route routes[] = {
     {"GET", "/usage", STORED(api_usage)},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},
-    {"POST", "/chat/completions", .prepare = openai_chat, .model = ROUTE_CHAT, .batch = true},
+    {"POST", "/chat/completions", .prepare = openai_chat, .model = ROUTE_CHAT, .batch = true,
+     .resumes = true},
     {"POST", "/chat/completions/input_tokens", .prepare = openai_count, .model = ROUTE_CHAT},
-    {"POST", "/completions", .prepare = openai_completion, .batch = true},
+    {"POST", "/completions", .prepare = openai_completion, .batch = true, .resumes = true},
+    {"GET", "/streams/*", .now = resumable_get},
+    {"DELETE", "/streams/*", .now = resumable_delete},
     {"POST", "/responses", .prepare = responses_create, .model = ROUTE_CHAT, .api = API_RESPONSES,
      .batch = true},
     {"POST", "/responses/input_tokens", .prepare = responses_count, .model = ROUTE_CHAT,
@@ -106,7 +110,7 @@ static const struct route routes[] = {
     {"GET", "/conversations/*/items/*", STORED(conversations_item)},
     {"DELETE", "/conversations/*/items/*", STORED(conversations_remove_item)},
     {"POST", "/messages", .prepare = anthropic_messages, .model = ROUTE_CHAT, .api = API_ANTHROPIC,
-     .batch = true},
+     .batch = true, .resumes = true},
     {"POST", "/messages/count_tokens", .prepare = anthropic_count, .model = ROUTE_CHAT, .api = API_ANTHROPIC},
     {"POST", "/files", .prepare = files_create, .model = ROUTE_NO_MODEL, .light = true, .large = true,
      .form = true},
@@ -142,8 +146,10 @@ static const struct route routes[] = {
     {"GET", "/api/tags", .now = ollama_tags, .api = API_OLLAMA},
     {"GET", "/api/ps", .now = ollama_ps, .api = API_OLLAMA},
     {"POST", "/api/show", .prepare = ollama_show, .model = ROUTE_NO_MODEL, .api = API_OLLAMA},
-    {"POST", "/api/chat", .prepare = ollama_chat, .model = ROUTE_NO_MODEL, .api = API_OLLAMA_CHAT},
-    {"POST", "/api/generate", .prepare = ollama_generate, .model = ROUTE_NO_MODEL, .api = API_OLLAMA},
+    {"POST", "/api/chat", .prepare = ollama_chat, .model = ROUTE_NO_MODEL, .api = API_OLLAMA_CHAT,
+     .resumes = true},
+    {"POST", "/api/generate", .prepare = ollama_generate, .model = ROUTE_NO_MODEL, .api = API_OLLAMA,
+     .resumes = true},
     {"POST", "/api/embed", .prepare = ollama_embed, .model = ROUTE_VECTORS, .api = API_OLLAMA},
     {"POST", "/api/embeddings", .prepare = ollama_embeddings, .model = ROUTE_VECTORS, .api = API_OLLAMA},
     {"POST", "/api/pull", .prepare = ollama_pull, .model = ROUTE_NO_MODEL, .admin = true, .api = API_OLLAMA},

@@ -18,6 +18,7 @@
 #include "serve/request.h"
 #include "serve/responses_background.h"
 #include "serve/responses_expire.h"
+#include "serve/resumable.h"
 #include "serve/server_internal.h"
 #include "serve/tls.h"
 #include "serve/worker.h"
@@ -188,6 +189,7 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
     }
     record_retry(s);
     responses_expire(s, now);
+    resumable_expire(s, now);
     models_expire(s->models, now);
     if (now - s->notified >= 1 && !models_fault(s->models)) { /* else systemd restarts us */
         notify_say(s->o->notify, "WATCHDOG=1");
@@ -384,6 +386,7 @@ static void server_close(struct server *s)
     background_stop(s);
     while (s->conns)
         conn_free(s->conns);
+    resumable_stop(s);
     record_retry(s);
     state_flush(s->o->state);
     for (struct request *a; (a = worker_ready(s));) { /* their clients have gone */

@@ -24,6 +24,7 @@ struct evconnlistener;
 struct models;
 struct record;
 struct request;
+struct resumable;
 struct tls;
 
 enum { CONN_ADDRESSES = 256 };
@@ -60,6 +61,7 @@ struct server {
     struct batches *batches;    /* of the state; NULL = none; guarded by the mutex */
     struct metrics metrics;
     struct background *background; /* responses that run there */
+    struct resumable *resumable;   /* streams that outlive their connection */
     double clock_offset,
         steady_since; /* of the time of day against the clock; since when it has not jumped */
     double expired;   /* when old responses were last looked for */
