@@ -62,6 +62,18 @@ def limit(page, **values):
     page.click("#settings-close")
 
 
+def serious(page):
+    """What axe-core finds, as far as it is serious: [(rule, where)]"""
+    from axe_playwright_python.sync_playwright import Axe
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [(v["id"], n["target"], n.get("failureSummary", "")[:300]) for v in found if v["impact"] in ("serious", "critical") for n in v["nodes"]]
+
+
+def focused(page):
+    """What has the focus, by its id, its label or its class."""
+    return page.evaluate("document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.className")
+
+
 def chunk(**delta):
     return "data: " + json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) + "\n\n"
 

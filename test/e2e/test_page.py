@@ -289,6 +289,9 @@ def test_settings_are_sent_by_their_names(tab):
     tab.fill("#settings [name=schema]", '{"type": "object"}')
     assert not tab.is_visible("#settings .problem")
     tab.fill("#settings [name=stop]", "END\n\\n\\n")
+    tab.fill("#settings [name=extra]", "[1]")
+    assert "no object" in tab.inner_text("#settings .problem >> nth=1")
+    tab.fill("#settings [name=extra]", '{"xtc_probability": 0.5, "stream": false}')
     tab.click("#tab-presets")
     tab.fill("#settings [name=preset]", "Exact")
     tab.click("text=Save preset")
@@ -303,8 +306,78 @@ def test_settings_are_sent_by_their_names(tab):
     body = sent[0]
     assert {k: body[k] for k in ("max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repeat_penalty", "presence_penalty", "frequency_penalty")} == {
         "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "seed": 3, "repeat_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.3}
+    assert body["xtc_probability"] == 0.5 and body["stream"] is True
     assert body["stop"] == ["END", "\n\n"] and body["response_format"]["json_schema"]["schema"] == {"type": "object"}
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}
+
+
+def test_an_answer_is_edited_and_a_chat_forked_and_copied(tab):
+    sent = []
+    tab.route("**/v1/chat/completions", fulfil("The first answer.", sent))
+    ask(tab, "A question")
+    finished(tab)
+    tab.click("[aria-label='Edit answer']")
+    assert tab.input_value(".edit") == "The first answer."
+    tab.fill(".edit", "My *own* words.")
+    tab.press(".edit", "Control+Enter")
+    tab.wait_for_selector(".turn.assistant .versions >> text=2/2")
+    assert tab.inner_text(".turn.assistant .markdown") == "My own words." and "edited by you" in tab.inner_text(".who")
+    tab.click("[aria-label='New chat from here']")
+    tab.wait_for_function("() => document.querySelectorAll('#list li').length == 2")
+    ask(tab, "Another question")
+    tab.wait_for_function("() => document.querySelectorAll('.turn.assistant[aria-busy=false]').length == 2")
+    assert [m["content"] for m in sent[-1]["messages"]] == ["A question", "My *own* words.", "Another question"]
+    tab.click(".turn.user [aria-label='Delete message'] >> nth=1")  # with its answer
+    tab.wait_for_function("() => document.querySelectorAll('.turn').length == 2")
+    tab.click("#toast >> text=Undo")
+    tab.wait_for_function("() => document.querySelectorAll('.turn').length == 4")
+    tab.click("[aria-label='Delete answer'] >> nth=1")
+    tab.wait_for_function("() => document.querySelectorAll('.turn').length == 3")
+    tab.reload()
+    ready(tab)
+    tab.wait_for_function("() => document.querySelectorAll('.turn').length == 3")
+    assert "Another question" in tab.inner_text("#log")
+    old = tab.locator("#list li:not(:has-text('from here'))")
+    old.locator(".open").click()
+    tab.wait_for_function("() => document.querySelectorAll('.turn').length == 2")  # it has not changed
+    tab.wait_for_selector(".turn.assistant .versions >> text=2/2")
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    old.hover()
+    old.locator(".menu-button").click()
+    tab.click(".menu >> text=Copy as Markdown")
+    tab.wait_for_selector("#toast >> text=Copied")
+    copied = tab.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("# A question\n\n### You\n\nA question\n\n### ") and copied.endswith("My *own* words.\n") and "<!--" not in copied
+
+
+def test_pages_of_a_pdf_become_images(chromium, page_server):
+    """For a model that sees: where the user wants it, and where there is no text."""
+    seeing = {"id": "eyes", "max_model_len": 8192, "meta": {"capabilities": ["chat", "vision"]}, "status": {"value": "loaded"}}
+    with opened(chromium, page_server.url) as page:
+        page.route("**/v1/models", lambda r: r.fulfill(json={"object": "list", "data": [seeing]}))
+        page.reload()
+        ready(page)
+        attach = lambda name, text: page.set_input_files("#file", {"name": name, "mimeType": "application/pdf", "buffer": pdf(text)})
+        attach("text.pdf", "A page of text")
+        page.wait_for_selector("#strip .chip.pdf")
+        attach("scan.pdf", "")
+        page.wait_for_selector("#strip img[alt='scan.pdf, page 1']")
+        page.keyboard.press("Alt+s")
+        page.click("#tab-general")
+        page.select_option("#settings [name=pdf]", "images")
+        page.click("#settings-close")
+        attach("shown.pdf", "A page of text")
+        image = page.wait_for_selector("#strip img[alt='shown.pdf, page 1']")
+        dark = image.evaluate("""async (n) => {
+            await n.decode();
+            const c = new OffscreenCanvas(n.naturalWidth, n.naturalHeight), d = c.getContext("2d");
+            d.drawImage(n, 0, 0);
+            const all = d.getImageData(0, 0, c.width, c.height).data;
+            let dark = 0;
+            for (let i = 0; i < all.length; i += 4) dark += all[i] < 128;
+            return [c.height, dark];
+        }""")
+        assert dark[0] == 1568 and dark[1] > 100  # there are letters in it
 
 
 @pytest.mark.slow

@@ -1,11 +1,12 @@
 """Who can use the pages, and how: keys, plain HTTP, the keyboard, screen readers, small and large screens, strict policy."""
 import json
+import subprocess
 from pathlib import Path
 from urllib.parse import urlparse
 
 import pytest
 
-from browser import LAN_NAME, ask, finished, fulfil, limit, opened, ready, watched
+from browser import LAN_NAME, ask, finished, focused, fulfil, limit, opened, ready, serious, watched
 from server import Server
 
 RICH = Path(__file__).with_name("page_sample.md").read_text()
@@ -122,7 +123,7 @@ def test_plain_http_on_a_name_of_the_network(chromium, binary, tiny):
 def test_the_keyboard_alone(chromium, page_server):
     with opened(chromium, page_server.url) as page:
         page.route("**/v1/chat/completions", fulfil("An answer."))
-        focus = lambda: page.evaluate("document.activeElement.id || document.activeElement.getAttribute('aria-label') || document.activeElement.className")
+        focus = lambda: focused(page)
         assert focus() == "text"
         page.keyboard.type("a question")
         page.keyboard.press("Shift+Enter")
@@ -138,11 +139,12 @@ def test_the_keyboard_alone(chromium, page_server):
         assert focus() == "model-button"
         page.keyboard.press("Alt+s")
         page.wait_for_selector("#settings[open]")
-        page.focus("#tab-generation")
+        assert focus() == "tab-generation"
         page.keyboard.press("ArrowDown")
         assert page.get_attribute("#tab-output", "aria-selected") == "true"
         page.keyboard.press("Escape")
         page.wait_for_selector("#settings", state="hidden")
+        assert focus() == "model-button"  # where it was
         page.keyboard.press("Alt+k")
         assert focus() == "search"
         page.keyboard.press("ArrowDown")  # into the list
@@ -159,13 +161,6 @@ def test_the_keyboard_alone(chromium, page_server):
             page.keyboard.press("Tab")
             seen.add(focus())
         assert {"Copy answer", "Regenerate", "Edit message", "model-button", "search", "settings-open", "theme", "attach"} <= seen
-
-
-def serious(page):
-    """What axe-core finds, as far as it is serious: [(rule, where)]"""
-    from axe_playwright_python.sync_playwright import Axe
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    return [(v["id"], n["target"], n.get("failureSummary", "")[:300]) for v in found if v["impact"] in ("serious", "critical") for n in v["nodes"]]
 
 
 @pytest.mark.slow
@@ -284,17 +279,55 @@ def test_the_progress_of_loading_and_downloading(chromium, page_server):
 
 
 @pytest.mark.slow
-def test_without_the_libraries_of_others(chromium, page_server):
-    """A program that was built without them shows text and code."""
+def test_without_the_libraries_of_others(chromium, page_server, tmp_path):
+    """What a build without them has in its page (the configuration is made, and its files are served): text and code, nothing else."""
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run(["cmake", "-S", root, "-B", tmp_path, "-DQUERN_PAGE_LIBRARIES=OFF", "-DQUERN_CUDA=OFF", "-DQUERN_TESTS=OFF"], check=True, capture_output=True)
+    names = (tmp_path / "page" / "assets.inc").read_text()
+    assert "/page/app.js" in names and "/lib/" not in names
     c = chromium.new_context()
     page = watched(c)
-    page.route("**/page/libraries.js", lambda r: r.fulfill(content_type="text/javascript", body="export const libraries = {};"))
+    page.route("**/page/lib/**", lambda r: r.fulfill(status=404))
+    page.route("**/page/libraries.js", lambda r: r.fulfill(content_type="text/javascript", body=(tmp_path / "page" / "libraries.js").read_text()))
     page.goto(page_server.url)
     ready(page)
-    page.route("**/v1/chat/completions", fulfil("Some *text* <script>window.pwned = 1</script>\n\n```python\nx = 1\n```\nmore"))
+    hostile = "Some *text* <script>window.pwned = 1</script> <img src=x onerror=window.pwned=2> [x](javascript:window.pwned=3) $x^2$"
+    page.route("**/v1/chat/completions", fulfil(hostile + "\n\n```python\nx = 1\n```\nmore"))
     ask(page, "hello")
     finished(page)
-    assert page.inner_text(".markdown .plain >> nth=0") == "Some *text* <script>window.pwned = 1</script>"
+    assert page.inner_text(".markdown .plain >> nth=0") == hostile
     assert page.inner_text(".code pre") == "x = 1" and page.evaluate("window.pwned") is None
+    assert page.locator(".turn :is(script, img, a, .katex)").count() == 0
+    page.set_input_files("#file", {"name": "a.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.4"})
+    page.wait_for_selector("#toast >> text=built without a reader of PDF")
     assert not any("/lib/" in u for u in page.requests) and page.problems == []
+    c.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_key_dialog_for_everybody(chromium, locked, scheme):
+    """By the keyboard alone, and for screen readers."""
+    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    c = chromium.new_context(color_scheme=scheme, reduced_motion="reduce")
+    page = watched(c)
+    page.goto(locked.url)
+    page.wait_for_selector("#key-dialog[open]")
+    assert serious(page) == []
+    assert page.evaluate("document.activeElement.name") == "key"
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#key-dialog[open] .problem >> text=does not accept")
+    assert serious(page) == []
+    page.keyboard.type("user-key")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")  # it is not kept
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.value") == "use"
+    page.keyboard.press("Enter")
+    ready(page)
+    page.wait_for_selector("#model-name >> text=tiny")
+    page.wait_for_function("() => document.activeElement.id == 'text'")
+    assert page.evaluate("[sessionStorage.getItem('quern.key'), localStorage.getItem('quern.key')]") == ["user-key", None]
     c.close()

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from browser import ask, finished, fulfil, opened, ready, watched
-from server import Server
+from server import Server, events, until
 
 FILL = """([count, size]) => new Promise((done, failed) => {
     const open = indexedDB.open("quern");
@@ -91,22 +91,89 @@ def test_what_is_newer_wins_and_no_message_goes(tab):
     assert (title, ids, leaf) == ("newnew", 6, "ba")
 
 
+def kept(page):
+    """The answers in the storage: messages as they are written there."""
+    return page.evaluate("""() => new Promise((done) => {
+        const open = indexedDB.open("quern");
+        open.onsuccess = () => {
+            const all = open.result.transaction("conversations").objectStore("conversations").getAll();
+            all.onsuccess = () => {
+                open.result.close();
+                done(all.result.flatMap((c) => Object.values(c.messages)).filter((m) => m.role == "assistant"));
+            };
+        };
+    })""")
+
+
+def stream_id(page):
+    """Waits until an answer that comes is written into the storage; the id of its stream."""
+    found = []
+    until(lambda: found.extend(m["stream"]["id"] for m in kept(page) if m.get("stream") and len(m["steps"][0]["text"]) > 40) or found, 120)
+    return found[0]
+
+
+def written(server, stream):
+    """What the server has sent in a stream."""
+    status, _, body = server.request("GET", f"/v1/streams/{stream}")
+    assert status == 200
+    return "".join(e["choices"][0]["delta"].get("content") or "" for e in events(body) if e["choices"])
+
+
+def whole(page):
+    """The one answer, once it is written as complete."""
+    until(lambda: [m["state"] for m in kept(page)] == ["done"], 120)
+    return kept(page)[0]["steps"][0]["text"]
+
+
+def posts(page):
+    return [u for u in page.requests if u.endswith("/v1/chat/completions")]
+
+
 def test_a_reload_in_the_middle_of_a_stream(chromium, page_server):
+    """The page reads the same answer again, and to its end: no second request, no word lost or doubled."""
     with opened(chromium, page_server.url, check=False) as page:
         page.route("**/v1/chat/completions", endless)
         ask(page, "Go on and on")
-        page.wait_for_function("() => document.querySelector('.turn.assistant .markdown')?.textContent.length > 60")
-        page.wait_for_timeout(700)  # it is written every half second
+        stream = stream_id(page)
+        page.reload()
+        ready(page)
+        finished(page)
+        assert page.locator(".turn").count() == 2 and "interrupted" not in page.inner_text(".turn.assistant")
+        assert len(posts(page)) == 1 and any(u.endswith(stream) for u in page.requests)
+        page.wait_for_selector(".turn.assistant .meta >> text=1500 tokens")
+        assert whole(page) == written(page_server, stream)
+
+
+def test_an_answer_whose_stream_is_gone_can_be_continued(chromium, page_server):
+    with opened(chromium, page_server.url, check=False) as page:
+        page.route("**/v1/chat/completions", endless)
+        page.route("**/v1/streams/*", lambda r: r.fulfill(status=404, json={"error": {"message": "there is no such stream"}}))
+        ask(page, "Go on and on")
+        stream_id(page)
         page.reload()
         ready(page)
         page.wait_for_selector("text=This answer was interrupted")
-        kept = text(page)
-        assert len(kept) > 40
+        page.unroute("**/v1/streams/*")
+        before = text(page)
+        assert len(before) > 20
         page.click("[aria-label=Continue]")
-        page.wait_for_function(f"() => document.querySelector('.turn.assistant .markdown')?.textContent.length > {len(kept) + 40}")
+        page.wait_for_function(f"() => document.querySelector('.turn.assistant .markdown')?.textContent.length > {len(before) + 40}")
         page.keyboard.press("Escape")
         finished(page)
-        assert page.locator(".turn").count() == 2 and text(page).startswith(kept[:20])
+        assert page.locator(".turn").count() == 2 and text(page).startswith(before[:20])
+
+
+@pytest.mark.slow
+def test_a_closed_tab_leaves_its_answer_to_the_next(chromium, page_server):
+    with opened(chromium, page_server.url, check=False) as page:
+        page.route("**/v1/chat/completions", endless)
+        ask(page, "Go on and on")
+        stream, address = stream_id(page), page.url
+        other = watched(page.context)
+        page.close()
+        other.goto(address)
+        other.wait_for_selector(".turn.assistant .meta >> text=1500 tokens")
+        assert posts(other) == [] and whole(other) == written(page_server, stream)
 
 
 def test_a_restart_of_the_server_in_the_middle_of_a_stream(chromium, binary, tiny):

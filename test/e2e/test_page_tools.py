@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import ask, chunk, finished, opened, ready
+from browser import ask, chunk, finished, focused, opened, ready, serious
 from server import Server, until
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
@@ -118,6 +118,116 @@ def test_an_error_of_a_tool_goes_to_the_model(chromium, tools):
         finished(page)
         assert "no file /y" in sent[1]["messages"][-1]["content"] and page.locator(".call.failed").count() == 2
         assert sent[2]["messages"][-1]["content"] == "There is no such tool."
+
+
+def test_prompts_and_resources_are_read_at_a_click(chromium, tools):
+    server, url = tools
+    before = calls(url)
+    new = lambda: calls(url)[len(before):].strip(",")
+    with opened(chromium, server.url, check=False) as page:
+        sent = []
+        page.route("**/v1/chat/completions", plays(sent, chunk(content="Read.")))
+        page.fill("#text", "Mine first.")
+        page.click("#tools-open")
+        page.wait_for_selector("[aria-label='Prompts of calc'] li")
+        assert new() == "" and "Asks for a review." in page.inner_text("#tools-body")  # nothing is read by itself
+        page.click("[aria-label='Insert the prompt review']")  # what it requires is missing: the browser says so
+        assert page.is_visible("#tools-dialog") and page.evaluate("document.activeElement.name") == "code"
+        page.keyboard.type("x = 1")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tools-dialog", state="hidden")
+        assert page.input_value("#text") == "Mine first.\n\nReview this in a kind tone:\nx = 1"
+        assert new() == "review" and page.evaluate("document.activeElement.id") == "text"
+        page.fill("#text", "")
+        page.click("#tools-open")
+        page.click("[aria-label='Insert the prompt A dialogue']")
+        page.wait_for_selector("#tools-dialog", state="hidden")
+        assert page.input_value("#text") == "User: What is 1 + 1?\n\nAssistant: 2"
+        for i, name in enumerate(("Notes of today", "red")):
+            page.click("#tools-open")
+            page.click(f"[aria-label='Attach {name}']")
+            page.wait_for_selector("#tools-dialog", state="hidden")
+            page.wait_for_function(f"() => document.querySelectorAll('#strip .chip').length == {i + 1}")
+        assert new() == "review,dialogue,notes,red"
+        page.press("#text", "Enter")
+        finished(page)
+        image, words = sent[0]["messages"][0]["content"]
+        assert image["image_url"]["url"].startswith("data:image/png;base64,") and "# Notes\n- buy flour" in words["text"] and "tools" not in sent[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_dialog_for_everybody(chromium, tools, scheme):
+    """By the keyboard alone, with the focus inside while it is open and back where it was; and for screen readers."""
+    pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    server, url = tools
+    with opened(chromium, server.url, check=False, color_scheme=scheme, reduced_motion="reduce") as page:
+        press = page.keyboard.press
+
+        def walk(box, most=60):
+            """Tab until the focus is where it began; it never leaves the dialog for the page."""
+            first, seen = focused(page), set()
+            for _ in range(most):
+                press("Tab")
+                assert page.evaluate(f"document.activeElement === document.body || Boolean(document.activeElement.closest('{box}'))")
+                seen.add(focused(page))
+                if focused(page) == first:
+                    break
+            return seen
+
+        for tab in ("generation", "output", "presets", "general", "data"):
+            page.focus("#settings-open")
+            press("Enter")
+            page.wait_for_selector("#settings[open]")
+            while focused(page) != f"tab-{tab}":
+                press("ArrowDown")
+            assert serious(page) == [], tab
+            assert {"settings-close", "settings-panel"} <= walk("#settings")
+            if tab == "data":
+                page.focus("#settings-panel")
+                for _ in range(3):
+                    press("Tab")
+                with page.expect_file_chooser() as chooser:
+                    press("Enter")  # Import…
+                assert chooser.value.is_multiple()
+            press("Escape")
+            page.wait_for_selector("#settings", state="hidden")
+            assert focused(page) == "settings-open"
+        page.focus("#tools-open")
+        press("Enter")
+        page.wait_for_selector("[aria-label='Resources of calc'] li")
+        assert serious(page) == []
+        assert {"add: when it may be called", "Insert the prompt review", "Attach Notes of today", "tools-close"} <= walk("#tools-dialog")
+        page.focus("[aria-label^=add]")
+        press("ArrowDown")  # ask each time
+        assert page.input_value("[aria-label^=add]") == "ask"
+        press("Escape")
+        page.wait_for_selector("#tools-dialog", state="hidden")
+        assert focused(page) == "tools-open"
+        press("Alt+m")
+        page.wait_for_selector(".model-row")
+        assert serious(page) == []
+        press("Escape")
+        assert focused(page) == "model-button"
+        page.route("**/v1/chat/completions", plays([], call("calc_add", a=2, b=3), chunk(content="It is 5.")))
+        page.focus("#text")
+        page.keyboard.type("2 + 3?")
+        press("Enter")
+        page.wait_for_selector(".call.confirm")
+        assert serious(page) == []
+        page.focus(".call pre")
+        press("Tab")
+        press("Enter")  # Allow once
+        finished(page)
+        assert "It is 5." in page.inner_text(".turn.assistant")
+        press("Alt+k")
+        press("ArrowDown")
+        press("Tab")
+        press("Enter")
+        page.wait_for_selector(".menu")
+        assert serious(page) == []
+        press("Escape")
+        assert focused(page).startswith("Options of")
 
 
 def test_the_policy_names_only_these_origins(chromium, tools, page_server):

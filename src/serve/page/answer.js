@@ -1,7 +1,11 @@
 // Makes an answer: sends the conversation, takes the stream, runs the tools that the model calls, and goes on until it has
 // answered. The message is changed in place; changed() tells the page.
-import { ApiError, events, Offline, connection, postJson } from "/page/api.js";
+//
+// The server keeps a reply for a while by the id that the page gives it. It is in the message (`stream`), so that after a
+// reload, or when the network was away, the same reply is read again from its beginning and goes on.
+import { ApiError, connection, endStream, events, Offline, postJson, resume } from "/page/api.js";
 import { apiMessages } from "/page/conversation.js";
+import { newId } from "/page/dom.js";
 import { tab } from "/page/store.js";
 
 const ROUNDS = 16; // of calls in one answer
@@ -9,15 +13,17 @@ const ROUNDS = 16; // of calls in one answer
 const newStep = () => ({ text: "", reasoning: "", calls: [] });
 
 export class Answer {
-  // conversation, message: an empty one, or one to go on with; before: the messages that it answers
-  constructor({ conversation, message, before, model, fields, tools, changed, confirm }) {
-    Object.assign(this, { conversation, message, before, model, fields, tools, changed, confirm });
+  // conversation, message: an empty one, or one to go on with; before: the messages that it answers;
+  // reattach: only where its reply is still to be had
+  constructor({ conversation, message, before, model, fields, tools, changed, confirm, reattach = false }) {
+    Object.assign(this, { conversation, message, before, model, fields, tools, changed, confirm, reattach });
     this.abort = new AbortController();
     this.first = 0;
   }
 
   stop() {
     this.abort.abort();
+    if (this.message.stream) endStream(this.message.stream.id);
   }
 
   async run() {
@@ -27,7 +33,7 @@ export class Answer {
     m.stats ??= { tokens: 0, writing: 0 };
     try {
       await this.#rounds();
-      m.state = "done";
+      m.state = this.lost ? "interrupted" : "done";
     } catch (e) {
       m.state = e.name === "AbortError" ? "stopped" : "failed";
       if (m.state === "failed") m.error = e instanceof Error ? e.message : String(e);
@@ -35,6 +41,7 @@ export class Answer {
     }
     if (this.first) m.stats.first ??= (this.first - start) / 1000;
     m.rev++;
+    delete m.stream;
     delete m.tab;
     delete m.beat;
     this.changed();
@@ -60,7 +67,7 @@ export class Answer {
     for (let i = 0; i < ROUNDS; i++) {
       const step = this.message.steps.at(-1);
       if (!step.calls.length) await this.#stream(step, allowed);
-      if (!step.calls.length) return;
+      if (!step.calls.length || this.lost) return;
       for (const call of step.calls) if (call.result === undefined) await this.#call(call, allowed);
       this.message.steps.push(newStep());
       this.#touch();
@@ -80,12 +87,28 @@ export class Answer {
              ...(allowed.list.length ? { tools: allowed.list } : {}) };
   }
 
+  // The reply that was being read, if the server still has it; else a new one.
+  async #reply(step, allowed) {
+    const m = this.message, signal = this.abort.signal, old = m.stream && (await resume(m.stream.id, { signal }));
+    if (old) {
+      step.text = step.text.slice(0, m.stream.length);
+      m.stats.tokens = m.stream.tokens;
+    } else if (this.reattach && m.stream) {
+      this.lost = true;
+      return null;
+    } else {
+      m.stream = { id: newId(), length: step.text.length, tokens: m.stats.tokens };
+      this.#touch();
+    }
+    if (!step.text) step.reasoning = ""; // what was interrupted in its reasoning begins again
+    return old ?? postJson("/v1/chat/completions", this.#body(allowed), { signal, headers: { "X-Stream-Id": m.stream.id } });
+  }
+
   async #stream(step, allowed) {
-    const m = this.message, partial = new Map(), before = step.text, began = m.stats.tokens;
-    let begun = 0, reasoned = 0, pieces = 0;
-    if (!before) step.reasoning = ""; // what was interrupted in its reasoning begins again
-    const response = await postJson("/v1/chat/completions", this.#body(allowed), { signal: this.abort.signal });
-    let ended = false;
+    const m = this.message, partial = new Map(), response = await this.#reply(step, allowed), began = m.stats.tokens;
+    let begun = 0, reasoned = 0, pieces = 0, ended = false;
+    if (!response) return;
+    this.reattach = false;
     for await (const data of events(response)) {
       if (data === "[DONE]") {
         ended = true;
@@ -114,6 +137,7 @@ export class Answer {
       connection.lost();
       throw new Offline("the connection was lost");
     }
+    delete m.stream;
     if (reasoned) step.seconds ??= (this.last - reasoned) / 1000;
     step.calls = [...partial.values()];
   }

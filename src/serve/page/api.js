@@ -122,6 +122,20 @@ export async function request(url, options = {}) {
   }
 }
 
+// The reply to a request with this X-Stream-Id once more, from its beginning; null where the server has it no longer.
+export async function resume(id, options) {
+  try {
+    return await request("/v1/streams/" + id, options);
+  } catch (e) {
+    if (e instanceof ApiError && e.status === 404) return null;
+    throw e;
+  }
+}
+
+export function endStream(id) {
+  request("/v1/streams/" + id, { method: "DELETE", quiet: true, keepalive: true }).catch(() => {});
+}
+
 export const getJson = async (url, options) => (await request(url, options)).json();
 export const postJson = (url, body, options) => request(url, { method: "POST", body: JSON.stringify(body), ...options });
 

@@ -1,8 +1,8 @@
 // The chat page: what belongs together. Conversations are kept in this browser; the server stores none.
-import { $, announce, bytes, count, download, el, fileName, toast } from "/page/dom.js";
+import { $, announce, bytes, copyText, count, download, el, fileName, toast } from "/page/dom.js";
 import { ApiError, connection, getJson } from "/page/api.js";
 import { Answer } from "/page/answer.js";
-import { absorb, addMessage, choose, newConversation, path, setField, titleOf, versions } from "/page/conversation.js";
+import { absorb, addMessage, choose, fork, newConversation, path, removeMessage, restoreMessages, setField, titleOf, versions } from "/page/conversation.js";
 import { Composer } from "/page/composer.js";
 import { History } from "/page/history.js";
 import { loadMarkdown } from "/page/markdown.js";
@@ -11,7 +11,7 @@ import { Settings, SettingsDialog } from "/page/settings.js";
 import { Store } from "/page/store.js";
 import { themeButton } from "/page/theme.js";
 import { Tools } from "/page/tools.js";
-import { read, toJson, toMarkdown } from "/page/transfer.js";
+import { read, toJson, toMarkdown, toText } from "/page/transfer.js";
 import { isInterrupted, MessageView } from "/page/view.js";
 
 const SAVE = 500; // ms between two writes of an answer that comes
@@ -39,6 +39,19 @@ const page = {
   regenerate: (m) => answer(m.parent),
   goOn: (m) => !running && run(m),
   resend: (m, text) => send(text, m.files, m.parent),
+  rewrite: (m, text) => !running && go(() => addMessage(current, { role: "assistant", parent: m.parent, model: m.model, steps: [{ text, reasoning: "", calls: [] }], state: "done", edited: true })),
+  removeMessage: async (m) => {
+    const c = current, before = structuredClone(c);
+    if (running) return;
+    if (!m.parent && versions(c, m).length === 1) return remove(c.id);
+    await go(() => removeMessage(c, m));
+    toast("Deleted, with what follows", "Undo", async () => {
+      restoreMessages(c, before);
+      if (c === current) show();
+      await keep(c);
+    });
+  },
+  fork: async (m) => open((await store.save(fork(current, m))).id),
   confirmed: (call, word) => confirming.get(call)?.(word),
   waiting: (m) => (m.waiting === "connection" ? "Waiting for the server…" : models.find(m.model)?.status?.value === "loading" ? `Loading ${m.model}…` : ""),
 };
@@ -157,7 +170,15 @@ function enter() {
   side(false);
   toEnd();
   composer.text.focus();
-  for (const m of path(current)) if (m.state === "streaming" && !isInterrupted(m, page.live())) setTimeout(show, 6000);
+  if (document.body.dataset.ready) reattach();
+}
+
+// An answer that this tab was making before a reload, or that a closed tab has left, goes on if the server still has it.
+function reattach() {
+  const m = current.messages[current.leaf];
+  if (running || m?.state !== "streaming") return;
+  if (!isInterrupted(m)) setTimeout(() => { show(); reattach(); }, 6000);
+  else if (m.stream) run(m, true);
 }
 
 function gone() {
@@ -244,7 +265,8 @@ function answer(parent) {
   run(addMessage(current, { role: "assistant", parent, model: name, steps: [], state: "streaming" }));
 }
 
-async function run(message) {
+// reattach: only if the server still has its reply
+async function run(message, reattach) {
   const c = current, shown = path(c), before = shown.slice(0, shown.indexOf(message));
   let saved = 0, timer = 0;
   const write = () => {
@@ -253,7 +275,7 @@ async function run(message) {
     store.save(c);
   };
   running = new Answer({
-    conversation: c, message, before, model: message.model || models.current.id, fields: settings.fields, tools,
+    conversation: c, message, before, model: message.model || models.current.id, fields: settings.fields, tools, reattach,
     changed: () => {
       paintSoon();
       timer ||= setTimeout(write, Math.max(0, SAVE - (Date.now() - saved)));
@@ -287,10 +309,12 @@ async function run(message) {
 
 // ---- parts ----
 
-const composer = new Composer({ store, send, stop: () => running?.stop(), sees: () => models.can("vision") });
+const composer = new Composer({ store, send, stop: () => running?.stop(), sees: () => models.can("vision"), pages: () => settings.values.pdf === "images" });
+tools.insert = (what) => composer.insert(what);
 const sidebar = new History(store, {
   open, remove, current: () => current.id, rename: (id, title) => change(id, "title", title), pin: (id, yes) => change(id, "pinned", yes),
   exportOne: async (id, kind) => { const c = await store.load(id); if (c) give([c], fileName(c.title), kind); },
+  copyOne: async (id) => { const c = await store.load(id); if (c) toast((await copyText(toText(c))) ? "Copied" : "This browser does not let the page copy"); },
 });
 const dialog = new SettingsDialog(settings, {
   conversation: () => ({ system: current.system, setSystem: (text) => { setField(current, "system", text); keep(current); } }),
@@ -402,4 +426,5 @@ if (store.full) fullBanner(store.full);
 if (location.hash.length > 1) await open(location.hash.slice(1));
 else await first();
 await start();
+reattach();
 document.body.dataset.ready = "1";

@@ -1,7 +1,7 @@
 // Where a message is written: it grows with its text, takes files by button, paste and drop, and keeps a draft of each
 // conversation.
 import { $, bytes, el, icon, iconButton, toast } from "/page/dom.js";
-import { readFile } from "/page/files.js";
+import { readFiles } from "/page/files.js";
 
 const LONG_PASTE = 8000; // characters; a longer text becomes a file
 
@@ -15,9 +15,9 @@ export class Composer {
   #files = [];
   #id = null; // of the conversation whose draft this is
 
-  // sees(): whether the model takes images
-  constructor({ store, send, stop, sees }) {
-    Object.assign(this, { store, send, stop, sees });
+  // sees(): whether the model takes images; pages(): whether a PDF becomes images
+  constructor({ store, send, stop, sees, pages }) {
+    Object.assign(this, { store, send, stop, sees, pages });
     this.text = $("text");
     this.text.addEventListener("input", () => {
       this.#grow();
@@ -67,9 +67,9 @@ export class Composer {
   async add(files) {
     for (const file of files) {
       try {
-        const read = await readFile(file);
-        this.#files.push(read);
-        if (read.kind === "image" && !this.sees()) toast("This model does not see images: it will refuse the message.");
+        const read = await readFiles(file, { sees: this.sees(), pages: this.pages() });
+        this.#files.push(...read);
+        if (read[0].kind === "image" && !this.sees()) toast("This model does not see images: it will refuse the message.");
       } catch (e) {
         toast(`${file.name || "This file"} cannot be attached: ${e.message}`);
       }
@@ -105,6 +105,16 @@ export class Composer {
     this.#id = id;
     const draft = await this.store.draft(id);
     if (this.#id === id) this.put(draft.text, draft.files);
+  }
+
+  // Adds to what is there.
+  async insert({ text, files }) {
+    if (text) {
+      this.text.value = [this.text.value.trimEnd(), text].filter(Boolean).join("\n\n");
+      this.text.dispatchEvent(new Event("input"));
+    }
+    this.text.focus();
+    if (files.length) await this.add(files);
   }
 
   put(text, files = []) {

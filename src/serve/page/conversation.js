@@ -3,6 +3,7 @@
 //   {id, created, changed, title, model, system, pinned, leaf, stamps: {title, ...}, messages: {id: message}}
 //   a message: {id, parent, role: "user", text, files, created, rev}
 //              {id, parent, role: "assistant", model, steps, state, created, rev, ...}
+//              {id, parent, role, created, rev, removed: true}: it was deleted
 //   a step: {reasoning, text, calls}: what a model writes in one go; results of its calls come before the next step
 //
 // Two tabs may change one conversation: merge() keeps the messages of both, of one message the one with the higher `rev`,
@@ -50,7 +51,7 @@ export function path(c) {
   const out = [], seen = new Set();
   for (let m = c.messages[c.leaf]; m && !seen.has(m.id); m = c.messages[m.parent]) {
     seen.add(m.id);
-    out.unshift(m);
+    if (!m.removed) out.unshift(m);
   }
   return out;
 }
@@ -59,17 +60,39 @@ const byAge = (a, b) => a.created - b.created || (a.id < b.id ? -1 : 1);
 
 // The versions of a message, itself included, oldest first.
 export function versions(c, m) {
-  return Object.values(c.messages).filter((o) => o.parent === m.parent && o.role === m.role).sort(byAge);
+  return Object.values(c.messages).filter((o) => o.parent === m.parent && o.role === m.role && !o.removed).sort(byAge);
 }
 
 // Shows a version, with the newest of what follows it.
 export function choose(c, m) {
   for (;;) {
-    const next = Object.values(c.messages).filter((o) => o.parent === m.id).sort(byAge).at(-1);
+    const next = Object.values(c.messages).filter((o) => o.parent === m.id && !o.removed).sort(byAge).at(-1);
     if (!next) break;
     m = next;
   }
   setField(c, "leaf", m.id);
+}
+
+// Removes a message and what follows it. What is left of them tells other tabs that they are gone.
+export function removeMessage(c, m) {
+  const { id, parent, role, created, rev } = m;
+  for (const next of Object.values(c.messages)) if (next.parent === id && !next.removed) removeMessage(c, next);
+  c.messages[id] = { id, parent, role, created, rev: rev + 1, removed: true, text: "", files: [], steps: [] };
+  const other = versions(c, m).at(-1);
+  if (other) choose(c, other);
+  else setField(c, "leaf", parent);
+}
+
+// After removeMessage(): as they were before.
+export function restoreMessages(c, before) {
+  for (const [id, m] of Object.entries(before.messages)) if (c.messages[id]?.removed && !m.removed) c.messages[id] = { ...m, rev: c.messages[id].rev + 1 };
+  setField(c, "leaf", before.leaf);
+}
+
+// Another conversation that goes on from this message.
+export function fork(c, m) {
+  const all = path(c), kept = all.slice(0, all.findIndex((o) => o.id === m.id) + 1);
+  return { ...newConversation(c.system), title: c.title && `${c.title} (from here)`, model: c.model, leaf: m.id, messages: Object.fromEntries(kept.map((o) => [o.id, structuredClone(o)])) };
 }
 
 export const answerText = (m) => m.steps.map((s) => s.text).filter(Boolean).join("\n\n");

@@ -21,7 +21,7 @@ export class History {
   #search = 0;
   #late = false; // the list has changed while something was open in it
 
-  // open(id), rename(id, title), pin(id, yes), remove(id), exportOne(id, kind), current()
+  // open(id), rename(id, title), pin(id, yes), remove(id), exportOne(id, kind), copyOne(id), current()
   constructor(store, actions) {
     Object.assign(this, { store, actions });
     $("search").addEventListener("input", () => this.search($("search").value));
@@ -104,7 +104,7 @@ export class History {
     if (was) return;
     const a = this.actions, item = (name, text, run, kind = "") => el("button", { type: "button", role: "menuitem", class: kind, onclick: () => { this.#closeMenu(); run(); } }, icon(name), text);
     const menu = el("div", { class: "menu", role: "menu", "aria-label": "Options" }, item("edit", "Rename", () => this.#rename(h, li)), item("pin", h.pinned ? "Unpin" : "Pin", () => a.pin(h.id, !h.pinned)),
-      item("save", "Export as JSON", () => a.exportOne(h.id, "json")), item("save", "Export as Markdown", () => a.exportOne(h.id, "md")), item("trash", "Delete", () => a.remove(h.id), "danger"));
+      item("copy", "Copy as Markdown", () => a.copyOne(h.id)), item("save", "Export as JSON", () => a.exportOne(h.id, "json")), item("save", "Export as Markdown", () => a.exportOne(h.id, "md")), item("trash", "Delete", () => a.remove(h.id), "danger"));
     arrows(menu, "[role=menuitem]");
     menu.addEventListener("keydown", (e) => {
       if (e.key !== "Escape" && e.key !== "Tab") return;

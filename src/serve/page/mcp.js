@@ -2,6 +2,26 @@
 // only the servers of --mcp.
 const PROTOCOL = "2025-06-18", PAGES = 50, WAIT = 120000;
 
+const words = (v, most = 2000) => (typeof v === "string" ? v.slice(0, most) : "");
+
+// A resource or an image of a server as a file: {name, mimeType, text or blob}.
+function asFile({ name, uri, mimeType, text, blob }) {
+  const bytes = typeof blob === "string" ? Uint8Array.from(atob(blob), (c) => c.charCodeAt(0)) : words(text, Infinity);
+  return new File([bytes], words(name, 200) || words(uri, 2000).split(/[/:]+/).filter(Boolean).at(-1) || "file", { type: words(mimeType, 100) });
+}
+
+// The parts of a prompt: texts, and what can be attached.
+function read(parts) {
+  const texts = [], files = [];
+  for (const p of parts.flat().filter(Boolean)) {
+    if (p.type === "text") texts.push(words(p.text, Infinity));
+    else if (p.type === "image") files.push(asFile({ name: "image", mimeType: p.mimeType, blob: p.data }));
+    else if (p.type === "resource" && p.resource) files.push(asFile(p.resource));
+    else texts.push(`[${words(p.uri ?? p.type, 200)}]`);
+  }
+  return { text: texts.join("\n"), files };
+}
+
 export class McpServer {
   #session = null;
   #version = PROTOCOL;
@@ -9,7 +29,7 @@ export class McpServer {
   #ready = null;
 
   constructor(name, url) {
-    Object.assign(this, { name, url, tools: [], error: null });
+    Object.assign(this, { name, url, tools: [], prompts: [], resources: [], error: null });
   }
 
   // A message; the response with this id, if it has one. Replies come as JSON, or as a stream of events.
@@ -61,16 +81,27 @@ export class McpServer {
     const hello = await this.#call("initialize", { protocolVersion: PROTOCOL, capabilities: {}, clientInfo: { name: "quern", version: "1" } });
     this.#version = typeof hello.protocolVersion === "string" ? hello.protocolVersion : PROTOCOL;
     await this.#send({ method: "notifications/initialized" });
-    const tools = [];
-    let cursor;
-    for (let i = 0; i < PAGES; i++) {
-      const page = await this.#call("tools/list", cursor ? { cursor } : {});
-      tools.push(...(Array.isArray(page.tools) ? page.tools : []));
+    const can = hello.capabilities ?? {}, list = (kind) => (can[kind] ? this.#list(kind) : []);
+    const about = (v) => ({ name: v.name, title: words(v.title ?? v.annotations?.title ?? v.name, 200), description: words(v.description) });
+    this.tools = (await list("tools")).map((t) => ({ ...about(t), schema: t.inputSchema ?? { type: "object", properties: {} } }));
+    this.prompts = (await list("prompts")).map((p) => ({ ...about(p), fields: (Array.isArray(p.arguments) ? p.arguments : []).filter((a) => typeof a?.name === "string") }));
+    this.resources = (await list("resources")).filter((r) => typeof r.uri === "string").map((r) => ({ ...about(r), uri: r.uri, type: words(r.mimeType, 100) }));
+  }
+
+  // All pages of a list of named things.
+  async #list(kind) {
+    const all = [];
+    for (let i = 0, cursor; i < PAGES && (!i || cursor); i++) {
+      const page = await this.#call(kind + "/list", cursor ? { cursor } : {});
+      all.push(...(Array.isArray(page[kind]) ? page[kind] : []));
       cursor = page.nextCursor;
-      if (!cursor) break;
     }
-    this.tools = tools.filter((t) => typeof t?.name === "string").map((t) => ({ name: t.name, title: String(t.title ?? t.annotations?.title ?? t.name),
-      description: String(t.description ?? ""), schema: t.inputSchema ?? { type: "object", properties: {} }, readOnly: t.annotations?.readOnlyHint === true }));
+    return all.filter((v) => typeof v?.name === "string");
+  }
+
+  async #ask(method, params, signal) {
+    if (!(await this.connect())) throw new Error(this.error);
+    return this.#call(method, params, signal);
   }
 
   // Connects once; what went wrong is in `error`.
@@ -88,10 +119,22 @@ export class McpServer {
 
   // The result as text, for the model.
   async call(tool, args, signal) {
-    if (!(await this.connect())) throw new Error(this.error);
-    const result = await this.#call("tools/call", { name: tool, arguments: args }, signal);
+    const result = await this.#ask("tools/call", { name: tool, arguments: args }, signal);
     const parts = (Array.isArray(result.content) ? result.content : []).map((p) => (p.type === "text" ? String(p.text) : p.type === "resource" ? String(p.resource?.text ?? p.resource?.uri ?? "") : `[${p.type}]`));
     const text = parts.join("\n") || (result.structuredContent ? JSON.stringify(result.structuredContent) : "");
     return { text, failed: result.isError === true };
+  }
+
+  // A prompt with its arguments filled in: {text, files}.
+  async prompt(name, args) {
+    const { messages } = await this.#ask("prompts/get", { name, arguments: args }), all = Array.isArray(messages) ? messages : [];
+    const said = all.map((m) => ({ mine: m?.role === "user", ...read([m?.content]) })), both = said.some((m) => !m.mine);
+    return { text: said.filter((m) => m.text).map((m) => (both ? (m.mine ? "User: " : "Assistant: ") : "") + m.text).join("\n\n"), files: said.flatMap((m) => m.files) };
+  }
+
+  // A resource as files: one, or those of a folder.
+  async resource({ uri, name }) {
+    const { contents } = await this.#ask("resources/read", { uri }), all = Array.isArray(contents) ? contents : [];
+    return all.filter(Boolean).map((c) => asFile({ name: all.length === 1 ? name : undefined, ...c }));
   }
 }

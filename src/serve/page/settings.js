@@ -17,6 +17,7 @@ const NUMBERS = [
   ["seed", "Seed", "The same number and the same question give the same answer.", { min: 0, step: 1 }],
 ];
 const EFFORTS = [["", "As the model has it"], ["none", "Off"], ["low", "Low"], ["medium", "Medium"], ["high", "High"]];
+const OWN = ["model", "messages", "stream", "stream_options", "tools"]; // fields that the page itself sets
 const FORMATS = [["", "Text"], ["json", "JSON"], ["schema", "JSON by a schema"]];
 
 function stored(name, otherwise) {
@@ -62,6 +63,7 @@ export class Settings extends EventTarget {
     if (stop.length) out.stop = stop;
     if (v.format === "json") out.response_format = { type: "json_object" };
     if (v.format === "schema" && !schemaProblem(v.schema ?? "")) out.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(v.schema), strict: true } };
+    if (v.extra && !objectProblem(v.extra)) for (const [name, value] of Object.entries(JSON.parse(v.extra))) if (!OWN.includes(name)) out[name] = value;
     return out;
   }
 
@@ -76,16 +78,17 @@ export class Settings extends EventTarget {
   }
 }
 
-// What is wrong with a schema; "" = nothing.
-export function schemaProblem(text) {
-  if (!text.trim()) return "Give a schema, such as {\"type\": \"object\"}.";
+// What is wrong with the text of a JSON object; "" = nothing.
+function objectProblem(text) {
   try {
     const v = JSON.parse(text);
-    return v && typeof v === "object" && !Array.isArray(v) ? "" : "A schema is an object.";
+    return v && typeof v === "object" && !Array.isArray(v) ? "" : "This is no object: {…}.";
   } catch (e) {
     return "This is not JSON: " + e.message;
   }
 }
+
+const schemaProblem = (text) => (text.trim() ? objectProblem(text) : "Give a schema, such as {\"type\": \"object\"}.");
 
 // ---- the dialog ----
 
@@ -125,7 +128,8 @@ export class SettingsDialog {
 
   show(tab = "generation") {
     this.#tab(tab);
-    $("settings").showModal();
+    if (!$("settings").open) $("settings").showModal();
+    $("tab-" + tab).focus();
   }
 
   #tab(name) {
@@ -168,10 +172,17 @@ export class SettingsDialog {
       problem.textContent = v === "schema" ? schemaProblem(schema.value) : "";
     });
     const stop = el("textarea", { name: "stop", rows: 3, class: "mono", spellcheck: "false", onchange: () => s.set("stop", stop.value) });
+    const wrong = el("p", { class: "problem", role: "alert" });
+    const extra = el("textarea", { name: "extra", rows: 3, class: "mono", spellcheck: "false", placeholder: '{"xtc_probability": 0.5, "xtc_threshold": 0.1}', oninput: () => {
+      wrong.textContent = extra.value.trim() ? objectProblem(extra.value) : "";
+      if (!wrong.textContent) s.set("extra", extra.value.trim());
+    } });
     schema.value = s.values.schema ?? "";
+    extra.value = s.values.extra ?? "";
     stop.value = s.values.stop ?? "";
     box.hidden = format.value !== "schema";
-    return [field("Structured output", format), box, problem, field("Stop strings", stop, "One a line; \\n is a line break. The answer ends before the first of them.")];
+    return [field("Structured output", format), box, problem, field("Stop strings", stop, "One a line; \\n is a line break. The answer ends before the first of them."),
+            field("Other fields of the request", extra, "JSON. Every field of the API, such as samplers that are not on this page."), wrong];
   }
 
   #presets() {
@@ -196,6 +207,7 @@ export class SettingsDialog {
     box.value = key.get();
     return [field("Theme", choice("theme", [["system", "As the system"], ["light", "Light"], ["dark", "Dark"]], theme(), setTheme)),
             field("API key", box, "Kept in this browser, sent only to this server."),
+            field("PDF files", choice("pdf", [["", "As text"], ["images", "As images of their pages"]], this.settings.values.pdf ?? "", (v) => this.settings.set("pdf", v)), "Images need a model that sees; a scanned file is always read so."),
             el("p", { class: "hint" }, "Keys: Alt+N new chat, Alt+K search, Alt+M model, Alt+S settings, Esc stop."),
             el("p", { class: "hint" }, "The page uses libraries of others: ", el("a", { href: "/page/licences.txt", target: "_blank" }, "licences"), ".")];
   }

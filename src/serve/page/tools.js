@@ -1,11 +1,13 @@
-// Tools for the model, from the MCP servers. Each is off until the user allows it: ask before every call, or always.
-import { $, el } from "/page/dom.js";
+// What the MCP servers offer. Tools are for the model: each is off until the user allows it, to be asked before every call, or
+// always. Prompts and resources are for the user: they are read at a click, and put where the message is written.
+import { $, el, toast } from "/page/dom.js";
 import { McpServer } from "/page/mcp.js";
 
 const KEPT = "quern.tools", NAME = 64;
 
 export class Tools {
   servers = [];
+  insert = async () => {}; // ({text, files}): into the message that is being written
   #rights = {};
 
   constructor() {
@@ -70,7 +72,35 @@ export class Tools {
   #section(server) {
     const head = el("div", { class: "server-head" }, el("h3", {}, server.name), el("span", { class: "faint" }, server.url));
     if (server.error) return el("section", {}, head, el("p", { class: "problem" }, `Not connected: ${server.error}.`));
-    return el("section", {}, head, server.tools.length ? el("ul", { class: "tool-list" }, ...server.tools.map((t) => this.#row(server, t))) : el("p", { class: "faint" }, "It offers no tools."));
+    const lists = [["Tools", server.tools, this.#row], ["Prompts", server.prompts, this.#prompt], ["Resources", server.resources, this.#resource]].filter(([, all]) => all.length);
+    return el("section", {}, head, ...lists.flatMap(([name, all, row]) => [el("h4", {}, name), el("ul", { class: "tool-list", "aria-label": `${name} of ${server.name}` }, ...all.map((v) => row.call(this, server, v)))]),
+              lists.length ? null : el("p", { class: "faint" }, "It offers nothing."));
+  }
+
+  // Reads something of a server and puts it into the message.
+  async #take(what, read) {
+    try {
+      const found = await read();
+      $("tools-dialog").close();
+      await this.insert(found);
+    } catch (e) {
+      toast(`${what.title} cannot be read: ${e.message}`);
+    }
+  }
+
+  #prompt(server, prompt) {
+    const boxes = prompt.fields.map((f) => el("label", { class: "field" }, f.title ?? f.name, el("input", { name: f.name, required: f.required === true, title: String(f.description ?? ""), placeholder: f.required === true ? "" : "optional", autocomplete: "off" })));
+    const form = el("form", { onsubmit: (e) => {
+      e.preventDefault();
+      const given = Object.fromEntries([...new FormData(form)].filter(([, v]) => v !== ""));
+      this.#take(prompt, () => server.prompt(prompt.name, given));
+    } }, ...boxes, el("button", { "aria-label": `Insert the prompt ${prompt.title}` }, "Insert"));
+    return el("li", { class: boxes.length ? "long" : "" }, el("div", {}, el("strong", {}, prompt.title), el("p", { class: "faint" }, prompt.description.slice(0, 300))), form);
+  }
+
+  #resource(server, r) {
+    const attach = el("button", { type: "button", "aria-label": `Attach ${r.title}`, onclick: () => this.#take(r, async () => ({ text: "", files: await server.resource(r) })) }, "Attach");
+    return el("li", {}, el("div", {}, el("strong", {}, r.title), el("p", { class: "faint" }, [r.description.slice(0, 300), r.uri, r.type].filter(Boolean).join(" · "))), attach);
   }
 
   #row(server, tool) {

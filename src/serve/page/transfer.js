@@ -27,6 +27,9 @@ export function toMarkdown(conversations) {
     ...(c.system ? [`> ${c.system.replace(/\n/g, "\n> ")}`] : []), ...path(c).map(messageMarkdown)].join("\n\n") + "\n").join("\n---\n\n");
 }
 
+// One without the marks that an import needs.
+export const toText = (c) => toMarkdown([c]).replace(/^<!-- quern .* -->\n+/gm, "");
+
 // ---- in ----
 
 const text = (v, most = 1 << 24) => (typeof v === "string" ? v.slice(0, most) : "");
@@ -51,7 +54,7 @@ function readMessage(v, ids) {
   const m = object(v), base = { id: ids(m.id), parent: m.parent == null ? null : ids(m.parent), created: time(m.created), rev: 1 };
   if (m.role === "user") return { ...base, role: "user", text: text(m.text), files: list(m.files).map(readFile).filter(Boolean) };
   const steps = list(m.steps).map((s) => ({ text: text(s?.text), reasoning: text(s?.reasoning), seconds: number(s?.seconds), calls: list(s?.calls).map(readCall) }));
-  return { ...base, role: "assistant", model: text(m.model, 300), steps, state: "done", stats: numbers(m.stats), error: text(m.error, 2000) || undefined };
+  return { ...base, role: "assistant", model: text(m.model, 300), steps, state: "done", stats: numbers(m.stats), edited: m.edited === true || undefined, error: text(m.error, 2000) || undefined };
 }
 
 function numbers(v) {
@@ -67,6 +70,7 @@ function readConversation(v) {
   };
   Object.assign(c, { title: text(from.title, 300), model: text(from.model, 300), pinned: from.pinned === true, created: time(from.created), changed: time(from.changed) });
   for (const m of Object.values(object(from.messages))) {
+    if (m?.removed === true) continue;
     const read = readMessage(m, ids);
     c.messages[read.id] = read;
   }

@@ -2,7 +2,7 @@
 import { announce, copyButton, el, icon, iconButton, seconds } from "/page/dom.js";
 import { fileChip } from "/page/composer.js";
 import { Markdown } from "/page/markdown.js";
-import { answerText } from "/page/conversation.js";
+import { answerText, messageText } from "/page/conversation.js";
 import { tab } from "/page/store.js";
 
 const SILENT = 5000; // ms after which an answer that another tab was making counts as interrupted
@@ -11,7 +11,7 @@ const STATUS = { asked: "asked for", confirm: "waits for you", running: "running
 const FINISH = { length: "The answer was cut: it reached the maximum of tokens, or the end of the context.", content_filter: "The answer was cut." };
 
 export function isInterrupted(m, live) {
-  return m.state === "streaming" && m.id !== live && (m.tab === tab || Date.now() - (m.beat ?? m.created) > SILENT);
+  return m.state === "interrupted" || (m.state === "streaming" && m.id !== live && (m.tab === tab || Date.now() - (m.beat ?? m.created) > SILENT));
 }
 
 function pretty(json) {
@@ -49,13 +49,15 @@ export class MessageView {
     const m = this.message;
     if (this.editing) return;
     this.body.replaceChildren(...(m.files?.length ? [el("div", { class: "files" }, ...m.files.map((f) => fileChip(f)))] : []), ...(m.text ? [el("div", { class: "bubble" }, m.text)] : []));
-    this.foot.replaceChildren(this.#versions(), copyButton("Copy message", () => m.text), iconButton("edit", "Edit message", () => this.edit()));
+    this.foot.replaceChildren(this.#versions(), copyButton("Copy message", () => m.text), iconButton("edit", "Edit message", () => this.edit()),
+      iconButton("trash", "Delete message", () => this.page.removeMessage(m)));
   }
 
   #assistant() {
+    if (this.editing) return;
     const m = this.message, live = this.page.live() === m.id, cut = isInterrupted(m, this.page.live()), busy = m.state === "streaming" && !cut;
     this.root.setAttribute("aria-busy", busy);
-    this.who.textContent = m.model || "Model";
+    this.who.textContent = (m.model || "Model") + (m.edited ? ", edited by you" : "");
     m.steps.forEach((s, i) => this.#step(s, i, busy && i === m.steps.length - 1));
     for (const gone of this.#steps.splice(m.steps.length)) gone.box.remove();
     const empty = !m.steps.some((s) => s.text || s.reasoning || s.calls?.length);
@@ -129,6 +131,8 @@ export class MessageView {
     const can = cut || ["stopped", "failed"].includes(m.state) || m.finish === "length", last = p.isLast(m);
     return [this.#versions(), copyButton("Copy answer", () => answerText(m)), iconButton("retry", "Regenerate", () => p.regenerate(m)),
             iconButton("source", "Show the source", () => { this.source = !this.source; this.update(this.message); }, { "aria-pressed": this.source ? "true" : "false" }),
+            m.steps.some((s) => s.calls?.length) ? "" : iconButton("edit", "Edit answer", () => this.edit()), iconButton("fork", "New chat from here", () => p.fork(m)),
+            iconButton("trash", "Delete answer", () => p.removeMessage(m)),
             can && last && answerText(m) ? iconButton("play", "Continue", () => p.goOn(m)) : "",
             stats?.tokens ? el("span", { class: "meta", title: `first token after ${seconds(stats.first ?? 0)}, ${stats.prompt ?? "?"} tokens of prompt` }, `${stats.tokens} tokens`, rate ? ` · ${rate < 100 ? rate.toFixed(1) : Math.round(rate)} tok/s` : "") : ""];
   }
@@ -141,23 +145,28 @@ export class MessageView {
     return el("span", { class: "versions" }, iconButton("back", "Earlier version", go(at - 1), { disabled: at === 0 }), el("span", {}, `${at + 1}/${all.length}`), iconButton("next", "Later version", go(at + 1), { disabled: at === all.length - 1 }));
   }
 
+  // A question is sent again, an answer is kept: as a version beside the old one.
   edit() {
-    const m = this.message, box = el("textarea", { class: "edit", "aria-label": "Edit the message" });
+    const m = this.message, mine = m.role === "user", before = messageText(m), box = el("textarea", { class: "edit", "aria-label": mine ? "Edit the message" : "Edit the answer" });
     const end = () => {
       this.editing = false;
+      this.body.replaceChildren();
+      this.#steps = [];
+      this.note = this.waiting = null;
       this.update(this.message);
     };
     const done = () => {
       const text = box.value.trim();
       if (!text && !m.files?.length) return;
       end();
-      this.page.resend(m, text);
+      if (mine) this.page.resend(m, text);
+      else if (text !== before.trim()) this.page.rewrite(m, text);
     };
     this.editing = true;
-    box.value = m.text;
-    box.rows = Math.min(14, m.text.split("\n").length + 1);
+    box.value = before;
+    box.rows = Math.min(14, before.split("\n").length + 1);
     box.addEventListener("keydown", (e) => {
-      if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+      if (e.key === "Enter" && (mine ? !e.shiftKey : e.ctrlKey) && !e.isComposing) {
         e.preventDefault();
         done();
       } else if (e.key === "Escape") {
@@ -166,7 +175,7 @@ export class MessageView {
       }
     });
     this.body.replaceChildren(box);
-    this.foot.replaceChildren(el("button", { type: "button", class: "primary", onclick: done }, "Send"), el("button", { type: "button", onclick: end }, "Cancel"));
+    this.foot.replaceChildren(el("button", { type: "button", class: "primary", onclick: done }, mine ? "Send" : "Save"), el("button", { type: "button", onclick: end }, "Cancel"));
     box.focus();
   }
 }
