@@ -87,12 +87,14 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/src/tool/main.c)
   target_link_options(quern PRIVATE -pie)
   set_target_properties(quern PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   install(TARGETS quern RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
-  # The same without kernels for GPUs, for the small container image: its own blob.c comes before the library's.
+  # The same without kernels for GPUs, for the small container image, and for the wheel, where it takes those of the library: its
+  # own blob.c comes before the layer's.
   if(QUERN_STATIC AND QUERN_HAS_KERNELS)
     add_executable(quern-cpu src/tool/main.c src/device/cuda/blob.c)
-    target_compile_definitions(quern-cpu PRIVATE QUERN_CPU_ALONE)
+    target_compile_definitions(quern-cpu PRIVATE QUERN_KERNELS_BESIDE)
     target_link_libraries(quern-cpu PRIVATE ${QUERN_BELOW} quern_flags)
     target_link_options(quern-cpu PRIVATE -pie)
+    install(TARGETS quern-cpu RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program-cpu)
   endif()
 endif()
 

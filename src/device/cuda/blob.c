@@ -1,7 +1,54 @@
-/* The compiled kernels, as bytes of this program. */
+/* The compiled kernels, as bytes of this program. With QUERN_KERNELS_BESIDE the program has none of its own: in a wheel it takes
+ * those of the library there, elsewhere it has none. */
+#define _GNU_SOURCE
 #include "device/cuda/gpu.h"
 
-#if defined(QUERN_CUDA_KERNELS) && !defined(QUERN_CPU_ALONE)
+#if defined(QUERN_KERNELS_BESIDE)
+#include "quern.h"
+#include "quern_gpu.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+static __typeof__(quern_gpu_kernels) *kernels_beside;
+
+static void *symbol(void *library, const char *name)
+{
+    return library ? dlsym(library, name) : NULL;
+}
+
+/* FOLDER/libquern.so.1 for the program FOLDER/bin/quern, if it has the same version. */
+static void find_beside(void)
+{
+    static const char file[] = "/libquern.so.1";
+    char path[PATH_MAX + sizeof file];
+    ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+    path[n > 0 ? n : 0] = 0;
+    for (int up = 0; up < 2; up++) {
+        char *slash = strrchr(path, '/');
+        if (!slash)
+            return;
+        *slash = 0;
+    }
+    memcpy(path + strlen(path), file, sizeof file);
+    void *library = access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *version = symbol(library, "quern_version"), *kernels = symbol(library, "quern_gpu_kernels");
+    __typeof__(quern_version) *get = NULL;
+    memcpy(&get, &version, sizeof get);
+    if (get && kernels && !strcmp(get(), QUERN_VERSION))
+        memcpy(&kernels_beside, &kernels, sizeof kernels_beside);
+}
+
+const void *gpu_blob(enum gpu_module module)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_beside);
+    return kernels_beside ? kernels_beside(module) : NULL;
+}
+#elif defined(QUERN_CUDA_KERNELS)
 #define BLOB(name)                                                                                           \
     __asm__(".section .rodata\n.balign 64\nquern_blob_" #name ":\n.incbin \"" QUERN_CUDA_KERNELS "/" #name   \
             ".fatbin\"\n.byte 0\n.previous\n");                                                              \

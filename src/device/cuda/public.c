@@ -61,6 +61,11 @@ const char *quern_gpu_error(const struct quern_gpu *g)
     return g->error.text;
 }
 
+const void *quern_gpu_kernels(unsigned number)
+{
+    return number < MODULE_COUNT ? gpu_blob((enum gpu_module)number) : NULL;
+}
+
 /* ---- opening ---- */
 
 static void *take(uint64_t *at, cu_ptr base, uint64_t bytes)
