@@ -22,7 +22,7 @@ def note(what):
 
 
 def options(r):
-    o = {"max_tokens": r.randint(1, 24), "seed": r.randint(0, 99)}
+    o = {"max_tokens": r.randint(1, 16), "seed": r.randint(0, 99)}
     for name, value in (("temperature", r.choice([0, 0.7, 2])), ("top_p", r.random()), ("top_k", r.randint(0, 50)),
                         ("stop", r.choice(["a", ["the", "x"]])), ("logprobs", r.choice([True, 3])), ("salt", r.randint(0, 3)),
                         ("sampling", {"repeat_penalty": 1.2})):
@@ -49,7 +49,7 @@ def sync_call(m, r):
     if kind < 3:
         m.chat(text(r), **options(r))
     elif kind == 3:
-        for i, _ in enumerate(m.complete(text(r), stream=True, max_tokens=50)):
+        for i, _ in enumerate(m.complete(text(r), stream=True, max_tokens=20)):
             if i == r.randint(0, 9):
                 break
     elif kind == 4:
@@ -66,7 +66,7 @@ def sync_call(m, r):
         vectors = m.embed([text(r) + "x" for _ in range(r.randint(1, 4))], numpy=True)
         assert abs(float((vectors[0] ** 2).sum()) - 1) < 1e-3
     elif kind == 8:
-        calls = m.chat(text(r), tools=[TOOL], tool_choice=r.choice(["required", "look", "none"]), max_tokens=60).tool_calls
+        calls = m.chat(text(r), tools=[TOOL], tool_choice=r.choice(["required", "look", "none"]), max_tokens=40).tool_calls
         assert all(c.name == "look" for c in calls)
     else:
         wrong = r.choice([dict(temperature=-1), dict(regex="("), dict(choices=[], grammar="root ::= \"a\""),
@@ -85,7 +85,7 @@ async def async_call(m, r):
         await m.achat(text(r), **options(r))
     elif kind == 1:
         left = r.randint(0, 9)
-        async for _ in m.acomplete(text(r), stream=True, max_tokens=50):
+        async for _ in m.acomplete(text(r), stream=True, max_tokens=20):
             left -= 1
             if left < 0:
                 break
@@ -121,9 +121,9 @@ def guarded(call, *args):
 def main():
     m = quern.Model(MODEL, ctx=1024, streams=6, chat_template=TEMPLATE)
     each = COUNT // 4
-    threads = [threading.Thread(target=guarded, args=(sync_calls, m, random.Random(SEED + i), each)) for i in range(2)]
+    threads = [threading.Thread(target=guarded, args=(sync_calls, m, random.Random(f"{SEED} {i}"), each)) for i in range(2)]
     threads += [threading.Thread(target=guarded, args=(
-        lambda i: asyncio.run(async_calls(m, random.Random(SEED + 10 + i), each)), i)) for i in range(2)]
+        lambda i: asyncio.run(async_calls(m, random.Random(f"{SEED} loop {i}"), each)), i)) for i in range(2)]
     for t in threads:
         t.start()
     for t in threads:

@@ -166,13 +166,14 @@ def test_readme(python, smollm2):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
 def test_random_calls(environment, tiny, seed):
-    """1,000 calls from four threads, two of them with event loops; the model is closed by hand, or by the end of Python."""
-    done = subprocess.run([sys.executable, HERE / "python_calls.py", tiny[0], "1000", str(seed)], env=environment,
+    """256 calls, 1,024 with those of all seeds, from four threads, two of them with event loops; the model is closed by hand, or by
+    the end of Python."""
+    done = subprocess.run([sys.executable, HERE / "python_calls.py", tiny[0], "256", str(seed)], env=environment,
                           capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0 and "FAILED" not in done.stderr and "Sanitizer" not in done.stderr, done.stderr[-4000:]
-    assert "'sync': 500" in done.stdout and "'async': 512" in done.stdout, done.stdout
+    assert "'sync': 128" in done.stdout and "'async': 128" in done.stdout, done.stdout
 
 
 SHUTDOWN = r"""
@@ -235,7 +236,7 @@ assert abs(sum(x * x for x in m.embed("a cat")) - 1) < 1e-3
 
 @pytest.mark.slow
 @pytest.mark.parametrize("minor", range(9, 15))
-def test_wheel(smollm2, tmp_path, minor):
+def test_wheel(binary, smollm2, tmp_path, minor):
     """The wheel in a new environment of every Python that is here, with nothing else in it."""
     wheels = list((ROOT / "dist").glob("quern_engine-*x86_64.whl"))
     python = interpreters().get(minor)
@@ -251,3 +252,11 @@ def test_wheel(smollm2, tmp_path, minor):
     assert out.returncode == 0 and out.stdout.strip(), out.stderr
     version = subprocess.run([bin_ / "quern", "--version"], capture_output=True, text=True, env=env, check=True).stdout
     assert version.startswith("quern ")
+    # the program takes its kernels from the library: a driver that computes nothing shows whether it has them
+    kernels = "import ctypes, quern; print(bool(ctypes.CDLL(quern._library._candidates()[0]).quern_gpu_kernels(0)))"
+    has = subprocess.run([bin_ / "python", "-c", kernels], capture_output=True, text=True, env=env, check=True).stdout.strip()
+    (tmp_path / "driver").mkdir()
+    shutil.copy(binary.parent / "test" / "libfake_cuda.so", tmp_path / "driver" / "libcuda.so.1")
+    cards = subprocess.run([bin_ / "quern", "doctor"], capture_output=True, text=True, check=True,
+                           env={**env, "LD_LIBRARY_PATH": str(tmp_path / "driver")}).stdout
+    assert ("Fake Card" in cards, "no CUDA kernels" in cards) == ((True, False) if has == "True" else (False, True)), cards
