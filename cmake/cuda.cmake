@@ -29,6 +29,11 @@ if(QUERN_CUDA AND QUERN_NVCC AND NOT QUERN_CUDA_FATBINS)
       list(APPEND codes -gencode arch=compute_${a},code=sm_${a})
     endif()
   endforeach()
+  # For profilers and sanitizers; it holds paths and dates, which what is given to people has not, and two thirds of the bytes.
+  set(lines "")
+  if(NOT QUERN_STATIC)
+    set(lines -lineinfo)
+  endif()
   set(dir ${PROJECT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${dir})
   message(STATUS "CUDA kernels for ${archs} (${QUERN_NVCC})")
@@ -45,7 +50,7 @@ if(dir)
     get_filename_component(name ${cu} NAME_WE)
     if(NOT QUERN_CUDA_FATBINS)
       add_custom_command(OUTPUT ${dir}/${name}.fatbin
-        COMMAND ${QUERN_NVCC} -fatbin -O3 -std=c++17 ${codes} -I${PROJECT_SOURCE_DIR}/src -lineinfo
+        COMMAND ${QUERN_NVCC} -fatbin -O3 -std=c++17 ${codes} -I${PROJECT_SOURCE_DIR}/src ${lines}
                 -MD -MF ${dir}/${name}.d -o ${dir}/${name}.fatbin ${cu}
         DEPENDS ${cu} DEPFILE ${dir}/${name}.d COMMENT "CUDA ${name}" VERBATIM)
     endif()
