@@ -62,17 +62,9 @@ ALWAYS_INLINE void bf16_piece(const struct tile_job *job, struct tile_piece piec
     tile_store(&job->out, piece, acc);
 }
 
-/* One and two rows take all columns at once, so that memory is read in order. */
 static void bf16_tile_run(const struct tile_job *job)
 {
-    if (job->out.rows == 1)
-        bf16_piece(job, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
-    else if (job->out.rows == 2)
-        bf16_piece(job, (struct tile_piece){0, 0, 2, PANEL / 8, 1});
-    else
-        for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
-            for (uint32_t col = 0; col < job->out.cols; col += 16)
-                bf16_piece(job, (struct tile_piece){row, col, HALF_TILE, 2, 1});
+    bf16_tile_pieces(job, bf16_piece);
 }
 
 static void matmul_bf16(const struct matmul *job)

@@ -105,3 +105,17 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     }
     tile_store(&job->out, p, acc);
 }
+
+/* bf16 as floats, piece by piece. One and two rows take all columns at once, so that memory is read in order. */
+ALWAYS_INLINE void bf16_tile_pieces(const struct tile_job *job,
+                                    void (*run)(const struct tile_job *job, struct tile_piece piece))
+{
+    if (job->out.rows == 1)
+        run(job, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
+    else if (job->out.rows == 2)
+        run(job, (struct tile_piece){0, 0, 2, PANEL / 8, 1});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += HALF_TILE)
+            for (uint32_t col = 0; col < job->out.cols; col += 16)
+                run(job, (struct tile_piece){row, col, HALF_TILE, 2, 1});
+}
