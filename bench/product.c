@@ -9,6 +9,11 @@
 
 enum { K = 1024, M_MOST = 16, N_MOST = 2 * KERNEL_PANEL };
 
+static uint32_t number(const char *text)
+{
+    return (uint32_t)strtoul(text, NULL, 10);
+}
+
 static void multiply(const struct kernels *k, struct matmul *job, unsigned times)
 {
     static float x[M_MOST * K], y[M_MOST * N_MOST], d[M_MOST * K / 32];
@@ -34,8 +39,8 @@ int main(int argc, char **argv)
         return 64;
     }
     const struct dtype_info *t = dtype_get((uint32_t)type);
-    struct matmul job = {.type = (uint32_t)type, .k = K, .m = (uint32_t)atol(argv[3]), .repack = true};
-    job.n1 = KERNEL_PANEL * (uint32_t)atol(argv[4]);
+    struct matmul job = {.type = (uint32_t)type, .k = K, .m = number(argv[3]), .repack = true};
+    job.n1 = KERNEL_PANEL * number(argv[4]);
     job.row_bytes = (size_t)(K / t->block_values) * t->block_bytes;
     if (job.m < 1 || job.m > M_MOST || job.n1 < 1 || job.n1 > N_MOST)
         return 64;
@@ -47,7 +52,7 @@ int main(int argc, char **argv)
     memset(w, 0x35, N_MOST * job.row_bytes); /* no kernel branches by values */
     job.w = w;
     job.packed = !strcmp(argv[6], "repacked") && packed.panel_bytes ? &packed : NULL;
-    multiply(k, &job, (unsigned)atol(argv[5]));
+    multiply(k, &job, number(argv[5]));
     void *all[] = {w, packed.data, packed.done, job.scratch};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         mem_free(all[i]);

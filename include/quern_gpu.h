@@ -54,8 +54,8 @@ struct quern_gpu_facts {
  * why (NULL is allowed) on failure. */
 struct quern_gpu *quern_gpu_open(int card, int most_rows, int most_width, char *why, size_t why_bytes);
 void quern_gpu_close(struct quern_gpu *g);
-/* The library's compiled kernels, fat binaries by number from 0 on; NULL beyond the last, or where it was built without. For the
- * program of the same version. */
+/* The library's compiled kernels, fat binaries by number from 0 on; NULL beyond the last, or where it was built without.
+ * For the program of the same version. */
 const void *quern_gpu_kernels(unsigned number);
 const char *quern_gpu_error(const struct quern_gpu *g);
 int quern_gpu_sync(struct quern_gpu *g);

@@ -1,5 +1,5 @@
-/* The compiled kernels, as bytes of this program. With QUERN_KERNELS_BESIDE the program has none of its own: in a wheel it takes
- * those of the library there, elsewhere it has none. */
+/* The compiled kernels, as bytes of this program. With QUERN_KERNELS_BESIDE the program has none of its own: in a wheel it
+ * takes those of the library there, elsewhere it has none. */
 #define _GNU_SOURCE
 #include "device/cuda/gpu.h"
 
