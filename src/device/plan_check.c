@@ -604,8 +604,7 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
         (o->skip && check_vector(c, o->skip, o->heads, 1, "skip")) ||
         check_state(c, o->state, o->heads, o->k_dim, o->v_dim))
         return -1;
-    if (each &&
-        (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->k_heads != 1))
+    if (each && (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->tiled))
         return check_fail(c, "a", "has a number for each row of a state that is no vector");
     if ((o->q_norm.kind && o->q_norm.heads != o->k_heads) ||
         (o->k_norm.kind && o->k_norm.heads != o->k_heads) || check_norm(c, &o->q_norm, nk, "q norm") ||

@@ -91,6 +91,18 @@ const struct arch arch_hybrids[] = {
      .build = hybrid_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.5, "
                  "\"attn_layer_indices\": [], " MAMBA2_DEFAULTS ", \"max_position_embeddings\": 262144}"},
+    {.name = "zamba",
+     .hf = "zamba",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .act = ACT_GELU,
+     .setup = zamba_setup,
+     .mixer = build_mamba_heads,
+     .build = zamba_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_state\": 16, \"n_mamba_heads\": 2, "
+                 "\"mamba_expand\": 2, \"hidden_act\": \"gelu\", \"attn_layer_period\": 6, "
+                 "\"attn_layer_offset\": 4, \"tie_word_embeddings\": true, "
+                 "\"max_position_embeddings\": 4096}"},
     {.name = "zamba2",
      .hf = "zamba2",
      .hybrid = true,
@@ -100,7 +112,7 @@ const struct arch arch_hybrids[] = {
      .act = ACT_GELU,
      .setup = zamba2_setup,
      .mixer = build_mamba2,
-     .build = zamba2_build,
+     .build = zamba_build,
      .defaults =
          "{\"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_state\": 64, \"n_mamba_heads\": 8, "
          "\"mamba_ngroups\": 1, \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"hidden_act\": \"gelu\", "

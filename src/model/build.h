@@ -79,6 +79,7 @@ void build_parallel(struct build *b, uint32_t layer, struct norm attn, struct no
 
 struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_mamba_heads(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_plamo2(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_delta(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_kda(struct build *b, uint32_t layer, struct norm in);

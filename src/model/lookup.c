@@ -27,13 +27,16 @@ static const struct lookup_row table[] = {
                     "ffn_norm"},
     {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
                "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
-               "attn.attention.q_proj|shared_transformer.self_attn.q_proj|temporal_block.q_proj"},
+               "attn.attention.q_proj|shared_transformer.self_attn.q_proj|"
+               "shared_transf.self_attn.q_proj|temporal_block.q_proj"},
     {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
                "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
-               "attn.attention.k_proj|shared_transformer.self_attn.k_proj|temporal_block.k_proj"},
+               "attn.attention.k_proj|shared_transformer.self_attn.k_proj|"
+               "shared_transf.self_attn.k_proj|temporal_block.k_proj"},
     {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|"
                "mixer.v_proj|linear_attn.v_proj|attention.v_proj|attn.v_proj|"
-               "attn.attention.v_proj|shared_transformer.self_attn.v_proj|temporal_block.v_proj"},
+               "attn.attention.v_proj|shared_transformer.self_attn.v_proj|"
+               "shared_transf.self_attn.v_proj|temporal_block.v_proj"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
                  "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
                  "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv|"
@@ -43,7 +46,7 @@ static const struct lookup_row table[] = {
                     "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"
                     "attention.o_proj|self_attn.#.o_proj|attn.attention.out_proj|"
                     "norm_attn_norm.attn.out_proj|attention.wo|shared_transformer.self_attn.o_proj|"
-                    "temporal_block.o_proj"},
+                    "shared_transf.self_attn.o_proj|temporal_block.o_proj"},
     {"attn_q_norm", "self_attn.q_norm|self_attn.q_layernorm|self_attn.query_layernorm|"
                     "self_attn.q_layernorm.norms.%u|attention.query_layernorm|mixer.q_weight"},
     {"attn_k_norm", "self_attn.k_norm|self_attn.k_layernorm|self_attn.key_layernorm|"
@@ -57,17 +60,19 @@ static const struct lookup_row table[] = {
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
                  "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|"
                  "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2|shared_"
-                 "transformer.pre_ff_layernorm|channel_pre_norm|pre_mlp_norm"},
+                 "transformer.pre_ff_layernorm|shared_transf.pre_ff_layernorm|channel_pre_norm|pre_mlp_norm"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2|post_mlp_norm"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
-                 "block_sparse_moe.gate_proj|mlp_block.gate_proj"},
+                 "block_sparse_moe.gate_proj|mlp_block.gate_proj|shared_transf.feed_forward.gate_proj"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|"
                "ffn.lin1|feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
-               "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj|mlp_block.up_proj"},
-    {"ffn_down", "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
-                 "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
-                 "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj|shared_"
-                 "transformer.feed_forward.down_proj|mlp_block.down_proj"},
+               "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj|mlp_block.up_proj|"
+               "shared_transf.feed_forward.up_proj"},
+    {"ffn_down",
+     "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
+     "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
+     "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj|shared_"
+     "transformer.feed_forward.down_proj|shared_transf.feed_forward.down_proj|mlp_block.down_proj"},
     {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
     {"ffn_gate_inp",
      "mlp.router.layer|mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
@@ -132,9 +137,11 @@ static const struct lookup_row table[] = {
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
     {"ssm_conv1d_k", "self_attn.k_conv1d|linear_attn.k_conv1d|attention.k_conv1d"},
     {"ssm_conv1d_v", "self_attn.v_conv1d|linear_attn.v_conv1d|attention.v_conv1d"},
-    {"ssm_x", "mixer.x_proj|mamba.x_proj|mixer.bcdt_proj"},
-    {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt|mamba_"
-               "decoder.mamba.dt"},
+    {"ssm_x", "mixer.x_proj|mamba.x_proj|mixer.bcdt_proj|mamba.x_proj_weight|"
+              "mamba_decoder.mamba.x_proj_weight"},
+    {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt|"
+               "mamba_decoder.mamba.dt|mamba.dt_proj_weight|mamba_decoder.mamba.dt_proj|"
+               "mamba_decoder.mamba.dt_proj_weight"},
     {"ssm_dt_norm", "mamba.dt_layernorm|mixer.dt_norm_weight"},
     {"ssm_b_norm", "mamba.b_layernorm|mixer.B_norm_weight"},
     {"ssm_c_norm", "mamba.c_layernorm|mixer.C_norm_weight"},
@@ -159,7 +166,7 @@ static const struct lookup_row table[] = {
     {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj"},
     {"ssm_g_a", "self_attn.g_a_proj|self_attn.g_proj|attention.g_a_proj|attention.g_proj"},
     {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
-    {"shared_attn_norm", "shared_transformer.input_layernorm"},
+    {"shared_attn_norm", "shared_transformer.input_layernorm|shared_transf.input_layernorm"},
     {"shared_ffn_gate_up", "shared_transformer.feed_forward.gate_up_proj"},
     {"shared_output", "linear"},
     {"attn_q_low_a", "shared_transformer.self_attn.linear_q_adapter_list.%u.0"},

@@ -221,6 +221,57 @@ struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in)
     return o;
 }
 
+/* A product for each block of the row: (rows, cols) for each of `heads`. */
+static void blocks_of(struct build *b, uint32_t layer, weight_id w, struct operand in, struct operand out)
+{
+    plan_add(b->p, OP_HEADS, layer)->heads = (struct op_heads){.in = in, .out = out, .weight = w};
+}
+
+/* zamba: mamba 1 in heads, each with dt, B and C of its own channels. x and z lie channel by channel. */
+struct op_out *build_mamba_heads(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct ssm_params *s = &b->h->ssm;
+    struct binder *w = &b->bind;
+    const int il = (int)layer;
+    const uint32_t inner = s->inner, heads = s->groups, size = inner / heads, rank = s->heads,
+                   rows[3] = {rank, s->state, s->state}, all = rank + 2 * s->state;
+    struct operand p = build_mix(b, MIX_IN, 2 * inner), c = build_mix(b, MIX_CONV, inner),
+                   y = build_mix(b, MIX_OUT, inner), low = build_mix(b, MIX_LOW, heads * all),
+                   dt = build_mix(b, MIX_STEP, inner), at = low;
+    static const char *const names[3] = {"ssm_x_dt", "ssm_x_b", "ssm_x_c"};
+    const struct slice xz[2] = {{"ssm_in", inner, 2, 0, 1}, {"ssm_in", inner, 2, 1, 1}},
+                       part[3] = {{names[0], 1, all, 0, rank},
+                                  {names[1], 1, all, rank, s->state},
+                                  {names[2], 1, all, rank + s->state, s->state}};
+    struct linear of[3] = {0};
+    bind_split(w, "ssm_in", il, (struct shape){2 * inner, b->h->width, 1}, xz, 2, of);
+    struct op_proj *o = build_proj(b, layer, b->x, in, p);
+    proj_add(o, of[0]);
+    proj_add(o, of[1]);
+    build_conv(b, layer, "ssm_conv1d",
+               (struct op_conv){.in = p, .out = c, .channels = inner, .act = ACT_SILU});
+    if (bind_has(w, "ssm_x", il))
+        bind_split(w, "ssm_x", il, (struct shape){all, size, heads}, part, 3, of);
+    for (int i = 0; i < 3; at = column(at, heads * rows[i++])) {
+        if (!bind_has(w, "ssm_x", il))
+            of[i].weight = bind_matrix(w, names[i], il, (struct shape){rows[i], size, heads});
+        blocks_of(b, layer, of[i].weight, c, at);
+    }
+    blocks_of(b, layer, bind_matrix(w, "ssm_dt", il, (struct shape){size, rank, heads}), low, dt);
+    weight_id a = bind_decay(b, layer, (struct shape){inner, s->state, 1});
+    struct op_scan *scan = build_scan(
+        b, layer, (struct op_scan){.heads = inner, .k_heads = heads, .k_dim = s->state, .v_dim = 1, .a = a});
+    scan->decay_kind = DECAY_SOFTPLUS;
+    scan->v = c, scan->k = column(low, heads * rank), scan->q = column(scan->k, heads * s->state);
+    scan->out = y;
+    scan->decay = dt;
+    scan->bias = bind_vector(w, "ssm_dt", il, ".bias", inner, 0);
+    scan->skip = bind_mapped(b, "ssm_d", layer, "", (struct shape){1, inner, 1}, NULL);
+    struct op_out *out = build_back(b, layer, "ssm_out", y, inner);
+    out->gate = (struct gate){.in = column(p, inner), .act = ACT_SILU};
+    return out;
+}
+
 /* plamo 2: dt, B and C are products of the convolution's output, as mamba's; heads are mamba 2's. z and x lie head by
  * head. */
 struct op_out *build_plamo2(struct build *b, uint32_t layer, struct norm in)
@@ -443,8 +494,7 @@ static void block_product(struct build *b, uint32_t layer, const char *name, str
     struct matrix m = bind_find(&b->bind, at, (struct shape){size, size, heads});
     if (b->h->container == STORE_SAFETENSORS)
         m = matrix_turn(&m);
-    weight_id w = bind_add(&b->bind, name, (int)layer, &m);
-    plan_add(b->p, OP_HEADS, layer)->heads = (struct op_heads){.in = in, .out = out, .weight = w};
+    blocks_of(b, layer, bind_add(&b->bind, name, (int)layer, &m), in, out);
 }
 
 static float lru_decay(float x)

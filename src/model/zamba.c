@@ -1,25 +1,26 @@
-/* zamba 2: mamba 2 in every layer; in some of them a transformer block first, of which there are only a few for all
- * layers. It sees the stream and the embedding side by side, and adds to what mamba sees, not to the stream. Low-rank
- * products tell its uses apart. */
+/* zamba: mamba (1, and 2 in zamba 2) in every layer; in some of them a transformer block first, of which there are only
+ * a few for all layers. It sees the stream and the embedding side by side, and adds to what mamba sees, not to the stream.
+ * Low-rank products of zamba 2 tell its uses apart. */
 #include "model/families.h"
 
 #include "model/arch.h"
 
 #include <math.h>
 
-int zamba2_setup(struct hparams *h, const struct keys *k, struct err *e)
+/* What all versions share, before their recurrent layers are read. */
+static int shared_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    if (!k->gguf && keys_f32(k, NULL, "time_step_min", HPARAMS_REAL, &h->ssm.dt_range[0], e) < 0)
-        return -1;
     if (!k->gguf)
         h->k_dim = h->v_dim = 2 * h->width / h->heads;
     if (!h->k_dim || !h->shared_blocks)
         return err_set(e, ERR_DATA, "shared attention of %u blocks with heads of %u: above 0 is expected",
                        h->shared_blocks, h->k_dim);
     h->attn_scale = sqrtf(2 / (float)h->k_dim);
-    h->ssm.eps = 1e-5f;
-    if (hybrid_mamba2_setup(h, k, e) < 0)
-        return -1;
+    return 0;
+}
+
+static int all_recurrent(struct hparams *h)
+{
     for (uint32_t i = 0; i < h->layers; i++) {
         h->layer[i].recurrent = true;
         h->layer[i].rope = h->shared_rope;
@@ -27,12 +28,48 @@ int zamba2_setup(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+int zamba2_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    if (!k->gguf && keys_f32(k, NULL, "time_step_min", HPARAMS_REAL, &h->ssm.dt_range[0], e) < 0)
+        return -1;
+    h->ssm.eps = 1e-5f;
+    return shared_setup(h, k, e) < 0 || hybrid_mamba2_setup(h, k, e) < 0 ? -1 : all_recurrent(h);
+}
+
+/* A list that is not there is: two layers without the block, one with it, then one in each period. */
+static void usual_layers(struct hparams *h, const struct keys *k)
+{
+    char found[64];
+    const uint32_t at = (uint32_t)json_integer_value(keys_json(k, "attn_layer_offset", found)),
+                   period = h->ssm.every ? h->ssm.every : 6;
+    for (uint32_t i = 0; i < h->layers; i++)
+        if (i != 2 && (i < 3 || (i - 3) % period != at))
+            h->layer[i].kv_heads = 0;
+}
+
+int zamba_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char found[64];
+    h->shared_blocks = 1;
+    if (!k->gguf && keys_u32(k, NULL, "n_mamba_heads", HPARAMS_SIZE, &h->ssm.groups, e) < 0)
+        return -1;
+    if (shared_setup(h, k, e) < 0 || jamba_setup(h, k, e) < 0)
+        return -1;
+    if (!k->gguf && !keys_json(k, "layers_block_type|layer_types", found))
+        usual_layers(h, k);
+    h->ssm.every = 0;
+    if (!h->ssm.groups || h->ssm.inner % h->ssm.groups)
+        return err_set(e, ERR_DATA, "mamba of %u channels in %u heads: that does not divide", h->ssm.inner,
+                       h->ssm.groups);
+    return all_recurrent(h);
+}
+
 /* A block, as the first layer that uses it has bound it. */
 struct shared_block {
     uint32_t first; /* that layer */
     bool bound;
     struct norm norm, ffn_norm;
-    struct linear q, k, v, out, gate_up, down;
+    struct linear q, k, v, out, gate_up, gate, up, down; /* gate and up in one, or both */
 };
 
 /* One use of a block: the `use`-th layer that has one. */
@@ -56,7 +93,12 @@ static void bind_block(const struct zamba *z, struct shared_block *s)
     s->k = bind_linear(&b->bind, "attn_k", il, l->kv_heads * l->k_dim, 2 * h->width);
     s->v = bind_linear(&b->bind, "attn_v", il, l->kv_heads * l->v_dim, 2 * h->width);
     s->out = bind_linear(&b->bind, "attn_output", il, h->width, h->heads * l->v_dim);
-    s->gate_up = bind_linear(&b->bind, "shared_ffn_gate_up", il, 2 * l->ffn, h->width);
+    if (bind_has(&b->bind, "shared_ffn_gate_up", il)) {
+        s->gate_up = bind_linear(&b->bind, "shared_ffn_gate_up", il, 2 * l->ffn, h->width);
+    } else {
+        s->gate = bind_linear(&b->bind, "ffn_gate", il, l->ffn, h->width);
+        s->up = bind_linear(&b->bind, "ffn_up", il, l->ffn, h->width);
+    }
     s->down = bind_linear(&b->bind, "ffn_down", il, h->width, l->ffn);
     s->first = z->layer;
     s->bound = true;
@@ -152,7 +194,12 @@ static void feed_forward(const struct zamba *z)
     const struct shared_block *s = z->block;
     const uint32_t ffn = b->h->layer[z->layer].ffn, rank = low_rank(z, "ffn_low_a");
     struct op_proj *o = project(z, z->branch, s->ffn_norm, z->hidden);
-    o->linear[o->count++] = s->gate_up;
+    if (s->gate_up.weight) {
+        o->linear[o->count++] = s->gate_up;
+    } else {
+        o->linear[o->count++] = s->gate;
+        o->linear[o->count++] = s->up;
+    }
     if (rank) {
         struct operand low = build_mix(b, MIX_LOW, rank);
         o = project(z, z->branch, s->ffn_norm, low);
@@ -187,7 +234,7 @@ static struct zamba buffers(struct build *b)
     return z;
 }
 
-void zamba2_build(struct build *b)
+void zamba_build(struct build *b)
 {
     const struct hparams *h = b->h;
     struct zamba z = buffers(b);
@@ -205,7 +252,7 @@ void zamba2_build(struct build *b)
             z.use++;
             b->x = b->y;
         }
-        struct op_out *o = build_mamba2(b, i, build_norm(b, "attn_norm", (int)i));
+        struct op_out *o = h->arch->mixer(b, i, build_norm(b, "attn_norm", (int)i));
         o->tail.residual = o->tail.out = b->x = x;
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));

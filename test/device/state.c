@@ -234,6 +234,7 @@ enum form {
     FORM_TILED,
     FORM_FIXED,
     FORM_CHANNELS,
+    FORM_CHANNEL_HEADS,
     FORM_ERASE,
     FORM_LRU,
     FORM_CONV,
@@ -243,7 +244,7 @@ enum form {
 static void add_scan(struct rig *r, enum form form, struct operand p, struct operand c, struct operand y)
 {
     struct op_scan o = {.heads = HEADS, .k_heads = KEYS, .k_dim = KDIM, .v_dim = VDIM, .q = c, .out = y};
-    bool channels = form == FORM_CHANNELS;
+    bool channels = form == FORM_CHANNELS || form == FORM_CHANNEL_HEADS;
     o.k = (struct operand){c.buffer, KEYS * KDIM}, o.v = (struct operand){c.buffer, 2 * KEYS * KDIM};
     o.q_scale = o.k_scale = 0.4f, o.write_scale = 1.5f;
     o.dt_range[1] = INFINITY;
@@ -263,7 +264,7 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
         o.erase = o.k, o.rate = p;
     }
     if (channels)
-        o.heads = INNER, o.v_dim = 1, o.k_heads = 1;
+        o.heads = INNER, o.v_dim = 1, o.k_heads = form == FORM_CHANNELS ? 1 : KEYS;
     o.q_norm = (struct norm){.kind = NORM_RMS, .eps = 1e-6f, .heads = o.k_heads};
     o.k_norm = o.q_norm;
     o.a = channels ? weight(r, INNER, KDIM, -1, 0.5f)

@@ -78,4 +78,7 @@ CASES = {
     "recurrent-gemma": ("recurrent_gemma", dict(T, num_hidden_layers=3, intermediate_size=48, num_attention_heads=4,
                                                 num_key_value_heads=1, lru_width=40, attention_window_size=32,
                                                 block_types=["recurrent", "attention"]), 1),
+    "zamba": ("zamba", dict(T, hidden_size=16, num_hidden_layers=4, intermediate_size=12, num_attention_heads=4,
+                            num_key_value_heads=4, max_position_embeddings=128, mamba_d_state=8, n_mamba_heads=2,
+                            mamba_dt_rank=3, layers_block_type=["linear_attention", "hybrid", "linear_attention", "hybrid"]), 1),
 }

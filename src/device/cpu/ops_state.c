@@ -234,11 +234,14 @@ static bool scan_by_channel(const struct weights *w, const struct op_scan *o)
 
 static void scan_channels_run(struct lane *l, const struct op_scan *o)
 {
-    uint32_t from, to, parts = (o->heads + STATE_CHANNELS - 1) / STATE_CHANNELS;
+    const uint32_t each = o->heads / o->k_heads, some = (each + STATE_CHANNELS - 1) / STATE_CHANNELS,
+                   parts = o->k_heads * some;
+    uint32_t from, to;
     lane_slice(l, l->s->seqs * parts, 1, &from, &to);
     for (uint32_t i = from; i < to; i++) {
-        struct scan_task c = {.o = o, .head = i % parts * STATE_CHANNELS, .v_dim = 1};
-        c.channels = o->heads - c.head < STATE_CHANNELS ? o->heads - c.head : STATE_CHANNELS;
+        const uint32_t first = i % some * STATE_CHANNELS; /* of those of a key head */
+        struct scan_task c = {.o = o, .head = i % parts / some * each + first, .v_dim = 1};
+        c.channels = each - first < STATE_CHANNELS ? each - first : STATE_CHANNELS;
         struct state_part p = {.number = o->state, .offset = (size_t)c.head * o->k_dim, .stride = o->k_dim};
         p.rows = c.channels, p.cols = o->k_dim;
         state_follow(l, &p, i / parts, scan_channel_rows, &c);

@@ -507,6 +507,13 @@ static const char *refuses_moe(const struct op_moe *o)
                : NULL;
 }
 
+static const char *refuses_scan(const struct op_scan *o)
+{
+    return o->v_dim == 1 && o->k_heads > 1 && o->heads > o->k_heads
+               ? "no kernel for states of channels with several keys"
+               : NULL;
+}
+
 const char *lower_refuses(const struct op *op)
 {
     const struct op_qkv *q = &op->qkv;
@@ -519,6 +526,8 @@ const char *lower_refuses(const struct op *op)
         return op->proj.best ? "no kernel for the choice of products" : NULL;
     case OP_INDEX:
         return "no kernel for the choice of keys";
+    case OP_SCAN:
+        return refuses_scan(&op->scan);
     case OP_LRU:
         return "no kernel for recurrences of channels";
     case OP_MOE:
