@@ -32,7 +32,8 @@ enum gating_kind {
 enum decay_kind {
     DECAY_FIXED,    /* e^a */
     DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
-    DECAY_SIGMOID   /* e^(bound * sigmoid(a (decay + bias))) */
+    DECAY_SIGMOID,  /* e^(bound * sigmoid(a (decay + bias))) */
+    DECAY_EXP       /* e^(a e^(decay + bias)) */
 };
 
 /* What the spans of a step (step.span) mean to attention. */

@@ -286,6 +286,9 @@ struct op_conv {
  *
  *     S = g S + k v^T - (rate erase) (S^T erase)^T
  *
+ * With `before` (RWKV 6) out is of the S before the row, with `rest` k is times 1 - g. `sharing` heads side by side have one
+ * k and one v (0: each its own), while each has its q.
+ *
  * Mamba's B, C, x are k, q, v. Heads share the q and k of k_heads: head h has those of h / (heads / k_heads), or
  * of h % k_heads where they are `tiled`. `decay` has a number for each head, or (decay_each) for each of its k_dim;
  * `a` is (1, heads) or, with a factor for each row of S, (heads, k_dim). */
@@ -297,7 +300,8 @@ struct op_scan {
     struct norm q_norm, k_norm;  /* of each of the k_heads */
     float q_scale, k_scale;      /* after the norms */
     uint32_t heads, k_heads, k_dim, v_dim;
-    bool tiled, delta, decay_each;
+    uint32_t sharing;
+    bool tiled, delta, decay_each, before, rest;
     enum decay_kind decay_kind;
     weight_id a;
     weight_id bias; /* as long as decay */

@@ -569,10 +569,26 @@ static int check_scan_numbers(struct plan_checker *c, const struct op_scan *o)
             return check_fail(c, "scale", "is not a number");
     if (!(o->dt_range[0] >= 0) || !(o->dt_range[1] >= o->dt_range[0]))
         return check_fail(c, "range of dt", "is none");
-    if ((unsigned)o->decay_kind > DECAY_SIGMOID || (o->decay_kind != DECAY_FIXED) != (o->decay.buffer != 0))
+    if ((unsigned)o->decay_kind > DECAY_EXP || (o->decay_kind != DECAY_FIXED) != (o->decay.buffer != 0))
         return check_fail(c, "decay", "is of no kind that exists, or has no input");
     if (o->delta != (o->write.buffer != 0))
         return check_fail(c, "delta rule", "wants a strength of writing, and nothing else does");
+    return 0;
+}
+
+/* k and v of some heads are one: `given` is how many there are. */
+static int check_scan_sharing(struct plan_checker *c, const struct op_scan *o, uint32_t *given)
+{
+    *given = o->heads;
+    if (o->rest && !o->decay_each)
+        return check_fail(c, "rest", "wants a decay for each number of a key");
+    if ((o->before || o->rest || o->sharing) && (o->delta || o->erase.buffer))
+        return check_fail(c, "before, rest or sharing", "is beside a delta rule");
+    if (!o->sharing)
+        return 0;
+    if (o->heads % o->sharing || o->k_heads != o->heads || o->k_norm.kind)
+        return check_fail(c, "sharing", "does not divide the heads, or is beside other key heads");
+    *given = o->heads / o->sharing;
     return 0;
 }
 
@@ -598,13 +614,15 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
     uint64_t nk = (uint64_t)o->k_heads * o->k_dim, nv = (uint64_t)o->heads * o->v_dim,
              nd = (uint64_t)o->heads * (o->decay_each ? o->k_dim : 1);
     bool each = check_rows(c, o->a) == o->heads && o->heads > 1;
-    if (check_scan_numbers(c, o) ||
+    uint32_t given;
+    if (check_scan_numbers(c, o) || check_scan_sharing(c, o, &given) ||
         (each ? check_floats(c, o->a, o->heads, o->k_dim, "a") : check_vector(c, o->a, o->heads, 1, "a")) ||
         (o->bias && check_vector(c, o->bias, nd, 1, "bias")) ||
         (o->skip && check_vector(c, o->skip, o->heads, 1, "skip")) ||
         check_state(c, o->state, o->heads, o->k_dim, o->v_dim))
         return -1;
-    if (each && (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->tiled))
+    if (each && (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->tiled ||
+                 o->before || o->sharing))
         return check_fail(c, "a", "has a number for each row of a state that is no vector");
     if ((o->q_norm.kind && o->q_norm.heads != o->k_heads) ||
         (o->k_norm.kind && o->k_norm.heads != o->k_heads) || check_norm(c, &o->q_norm, nk, "q norm") ||
@@ -614,10 +632,11 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
         (o->write.buffer &&
          (check_operand(c, o->write, o->heads, "write") || check_apart(c, o->write, o->out))))
         return -1;
-    return check_scan_erase(c, o) || check_operand(c, o->q, nk, "q") || check_operand(c, o->k, nk, "k") ||
-                   check_operand(c, o->v, nv, "v") || check_operand(c, o->out, nv, "output") ||
-                   check_apart(c, o->q, o->out) || check_apart(c, o->k, o->out) ||
-                   check_apart(c, o->v, o->out)
+    return check_scan_erase(c, o) || check_operand(c, o->q, nk, "q") ||
+                   check_operand(c, o->k, o->sharing ? (uint64_t)given * o->k_dim : nk, "k") ||
+                   check_operand(c, o->v, (uint64_t)given * o->v_dim, "v") ||
+                   check_operand(c, o->out, nv, "output") || check_apart(c, o->q, o->out) ||
+                   check_apart(c, o->k, o->out) || check_apart(c, o->v, o->out)
                ? -1
                : 0;
 }

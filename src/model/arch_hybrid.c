@@ -117,6 +117,18 @@ const struct arch arch_hybrids[] = {
          "{\"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_state\": 64, \"n_mamba_heads\": 8, "
          "\"mamba_ngroups\": 1, \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"hidden_act\": \"gelu\", "
          "\"time_step_min\": 0.001, \"tie_word_embeddings\": true, \"max_position_embeddings\": 4096}"},
+    {.name = "rwkv6",
+     .hybrid = true,
+     .norm = NORM_LAYER,
+     .act = ACT_RELU2,
+     .setup = rwkv6_setup,
+     .build = rwkv6_build},
+    {.name = "rwkv6qwen2",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .act = ACT_SILU,
+     .setup = rwkv6_setup,
+     .build = rwkv6_build},
     {.name = "rwkv7",
      .hf = "rwkv7|rwkv7_fla",
      .hybrid = true,

@@ -59,6 +59,8 @@ int bert_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpnet_setup(struct hparams *h, const struct keys *k, struct err *e);
 void modernbert_build(struct build *b);
 void hybrid_build(struct build *b);
+int rwkv6_setup(struct hparams *h, const struct keys *k, struct err *e);
+void rwkv6_build(struct build *b);
 int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e);
 void rwkv7_build(struct build *b);
 int zamba_setup(struct hparams *h, const struct keys *k, struct err *e);

@@ -235,7 +235,7 @@ static int read_layers(struct hparams *h, const struct keys *k, struct err *e)
     for (uint32_t i = 0; i < h->layers; i++) {
         if (!each[i] && !h->arch->hybrid)
             return err_set(e, ERR_DATA, "layer %u has no key-value heads", i);
-        if (each[i] && h->heads % each[i])
+        if (each[i] && h->heads % each[i] && !(h->arch->hybrid && h->heads == 1)) /* keys of no attention */
             return err_set(e, ERR_DATA, "layer %u has %u key-value heads, which do not divide its %u heads",
                            i, each[i], h->heads);
         h->layer[i].kv_heads = each[i];

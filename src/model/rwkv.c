@@ -1,6 +1,6 @@
-/* RWKV 7: no attention. Each product sees a mix of the row and the one before it (a convolution of two columns); the state
- * of a head forgets number by number, erases along one direction and takes k v^T. arwkv7 has the feed-forward, the norms
- * and the embedding of qwen2. */
+/* RWKV 6 and 7: no attention. Each product sees a mix of the row and the one before it (a convolution of two columns); the
+ * state of a head forgets number by number and takes k v^T, and that of RWKV 7 erases along one direction. arwkv7 and
+ * rwkv6qwen2 have the feed-forward, the norms and the embedding of qwen2. */
 #include "model/families.h"
 
 #include "model/arch.h"
@@ -25,6 +25,20 @@ int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e)
         h->layer[i].recurrent = true;
         h->layer[i].kv_heads = 0;
     }
+    return 0;
+}
+
+/* Keys of RWKV 6; kv_heads are those of rwkv6qwen2. */
+int rwkv6_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    const uint32_t shared = h->kv_heads;
+    if (rwkv7_setup(h, k, e) < 0 ||
+        keys_u32(k, "rescale_every_n_layers", NULL, HPARAMS_COUNT, &h->ssm.every, e) < 0)
+        return -1;
+    h->ssm.groups = shared ? shared : h->ssm.heads;
+    if (h->ssm.heads % h->ssm.groups)
+        return err_set(e, ERR_DATA, "%u heads share %u keys: that does not divide", h->ssm.heads,
+                       h->ssm.groups);
     return 0;
 }
 
@@ -92,10 +106,8 @@ static void shift(const struct rwkv *z, const float *mu, struct operand out)
 }
 
 /* How much of the row before each product sees, (n, width): one tensor, or one for each. */
-static const float *bind_mixes(const struct rwkv *z, uint32_t n)
+static const float *bind_mixes(const struct rwkv *z, const char *const *names, uint32_t n)
 {
-    static const char *const names[MIXED] = {"time_mix_lerp_r", "time_mix_lerp_w", "time_mix_lerp_k",
-                                             "time_mix_lerp_v", "time_mix_lerp_a", "time_mix_lerp_g"};
     static const char fused[] = "time_mix_lerp_fused";
     struct binder *w = &z->b->bind;
     struct bound of = {.name = fused, .layer = (int)z->layer, .suffix = ".weight"};
@@ -203,10 +215,10 @@ static void mix_keys(const struct rwkv *z)
 }
 
 /* some = v times the sum over its head of r k r_k: a product with rows that are all r_k. */
-static void add_bonus(const struct rwkv *z)
+static void add_bonus(const struct rwkv *z, const char *name)
 {
     const struct ssm_params *s = &z->b->h->ssm;
-    weight_id r_k = vector(z, "time_mix_r_k", ".weight");
+    weight_id r_k = vector(z, name, ".weight");
     const float *x = r_k ? (const float *)(const void *)z->b->bind.weights->all[r_k].data : NULL;
     const size_t n = s->state;
     float *rows = x ? bind_memory(&z->b->bind, z->width * n * sizeof *rows) : NULL;
@@ -220,35 +232,53 @@ static void add_bonus(const struct rwkv *z)
     map(z, column(z, z->made, MADE_V), z->some)->by = z->out;
 }
 
-static void recur(const struct rwkv *z)
+static struct op_scan *recur(const struct rwkv *z, float a)
 {
     struct build *b = z->b;
     const struct ssm_params *s = &b->h->ssm;
-    float *ones = bind_memory(&b->bind, s->heads * sizeof *ones);
-    for (uint32_t i = 0; ones && i < s->heads; i++)
-        ones[i] = 1;
+    float *same = bind_memory(&b->bind, s->heads * sizeof *same);
+    for (uint32_t i = 0; same && i < s->heads; i++)
+        same[i] = a;
     struct op_scan *o = &plan_add(b->p, OP_SCAN, z->layer)->scan;
     *o = (struct op_scan){.heads = s->heads, .k_heads = s->heads, .k_dim = s->state, .v_dim = s->state};
     o->q_scale = o->k_scale = o->write_scale = 1;
     o->dt_range[1] = INFINITY;
     o->decay_each = true;
-    o->decay_kind = DECAY_SIGMOID;
-    o->bound = -0.6065306597126334f; /* of e^-0.5: what a number decays by at most */
-    o->a = ones ? bind_table(&b->bind, "ones", NULL, ones, (struct shape){1, s->heads, 1}) : 0;
-    o->bias = vector(z, "time_mix_w0", ".bias");
+    o->a = same ? bind_table(&b->bind, "a", NULL, same, (struct shape){1, s->heads, 1}) : 0;
     o->q = column(z, z->made, MADE_R), o->k = column(z, z->made, MADE_K), o->v = column(z, z->made, MADE_V);
     o->decay = column(z, z->made, MADE_W);
-    o->erase = z->erase, o->rate = column(z, z->made, MADE_A);
     o->out = z->out;
     o->state = plan_keep(b->p, z->layer, s->heads, s->state, s->state);
+    return o;
+}
+
+static void erase(const struct rwkv *z, struct op_scan *o)
+{
+    o->decay_kind = DECAY_SIGMOID;
+    o->bound = -0.6065306597126334f; /* of e^-0.5: what a number decays by at most */
+    o->bias = vector(z, "time_mix_w0", ".bias");
+    o->erase = z->erase, o->rate = column(z, z->made, MADE_A);
+}
+
+/* The norm of what heads give, where the file has one. */
+static struct norm head_norm(const struct rwkv *z)
+{
+    struct binder *w = &z->b->bind;
+    if (!bind_has(w, "time_mix_ln", (int)z->layer))
+        return (struct norm){0};
+    struct norm n = {.kind = NORM_LAYER, .eps = z->b->h->ssm.eps, .heads = z->b->h->ssm.heads};
+    n.weight = bind_vector(w, "time_mix_ln", (int)z->layer, ".weight", z->width, 0);
+    n.bias = bind_optional(w, "time_mix_ln", (int)z->layer, ".bias", z->width);
+    return n;
 }
 
 static void time_mix(const struct rwkv *z)
 {
     struct build *b = z->b;
-    const struct ssm_params *s = &b->h->ssm;
     const uint32_t mixes = z->gated ? MIXED : MIXED_G;
-    const float *mu = bind_mixes(z, mixes);
+    static const char *const names[MIXED] = {"time_mix_lerp_r", "time_mix_lerp_w", "time_mix_lerp_k",
+                                             "time_mix_lerp_v", "time_mix_lerp_a", "time_mix_lerp_g"};
+    const float *mu = bind_mixes(z, names, mixes);
     for (uint32_t i = 0; mu && i < mixes; i++)
         shift(z, mu + (size_t)i * z->width, column(z, z->mixed, i));
     project(z, column(z, z->mixed, MIXED_R), column(z, z->made, MADE_R), whole(z, "time_mix_receptance"));
@@ -263,14 +293,11 @@ static void time_mix(const struct rwkv *z)
                     (struct low_rank){"time_mix_g1", "time_mix_g2", NULL, ACT_SIGMOID, ACT_NONE});
     mix_values(z);
     mix_keys(z);
-    add_bonus(z);
-    recur(z);
+    add_bonus(z, "time_mix_r_k");
+    erase(z, recur(z, 1));
+    struct norm of_heads = head_norm(z);
     struct op_map *m = map(z, z->out, z->out);
-    if (bind_has(&b->bind, "time_mix_ln", (int)z->layer)) {
-        m->norm = (struct norm){.kind = NORM_LAYER, .eps = s->eps, .heads = s->heads};
-        m->norm.weight = bind_vector(&b->bind, "time_mix_ln", (int)z->layer, ".weight", z->width, 0);
-        m->norm.bias = bind_optional(&b->bind, "time_mix_ln", (int)z->layer, ".bias", z->width);
-    }
+    m->norm = of_heads;
     m->residual = z->some;
     struct op_out *o = &plan_add(b->p, OP_OUT, z->layer)->out;
     *o = (struct op_out){.in = z->out, .linear = whole(z, "time_mix_output")};
@@ -320,6 +347,133 @@ void rwkv7_build(struct build *b)
         time_mix(&z);
         if (bind_has(&b->bind, "channel_mix_key", (int)z.layer))
             channel_mix(&z);
+        else
+            build_ffn(b, z.layer, build_norm(b, "ffn_norm", (int)z.layer));
+    }
+    build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+/* ---- RWKV 6 ---- */
+
+/* What of a row products see, in the order of the file; buffers of a layer are those of RWKV 7. */
+enum mixed6 { MIXED6_W, MIXED6_K, MIXED6_V, MIXED6_R, MIXED6_G, MIXED6 };
+
+/* out = the row before less this one. */
+static void difference(const struct rwkv *z, struct operand out)
+{
+    struct build *b = z->b;
+    float *w = bind_memory(&b->bind, 2 * (size_t)z->width * sizeof *w);
+    for (uint32_t i = 0; w && i < 2 * z->width; i++)
+        w[i] = i % 2 ? -1 : 1;
+    struct op_conv conv = {.in = z->normed, .out = out, .channels = z->width, .cols = 2};
+    conv.weight = w ? bind_table(&b->bind, "the row before", NULL, w, (struct shape){z->width, 2, 1}) : 0;
+    conv.state = plan_keep(b->p, z->layer, 1, 1, z->width);
+    plan_add(b->p, OP_CONV, z->layer)->conv = conv;
+}
+
+/* out = x + some times a vector of the layer. */
+static void shift_by(const struct rwkv *z, const char *name, struct operand out)
+{
+    weight_id mu = vector(z, name, ".weight");
+    struct op_map *m = map(z, z->some, out);
+    m->times = mu;
+    m->residual = z->normed;
+}
+
+/* How much of the row before each product sees follows from the row: x + (before - x) (mu + B tanh(A x')). */
+static void mix_rows(const struct rwkv *z)
+{
+    static const char *const names[MIXED6] = {"time_mix_lerp_w", "time_mix_lerp_k", "time_mix_lerp_v",
+                                              "time_mix_lerp_r", "time_mix_lerp_g"};
+    struct build *b = z->b;
+    struct binder *w = &b->bind;
+    const int il = (int)z->layer;
+    const uint64_t rows = bind_rows(w, "time_mix_w1", il);
+    const uint32_t rank = rows >= MIXED6 && rows <= HPARAMS_SIZE[1] ? (uint32_t)rows / MIXED6 : 1;
+    struct operand low = build_mix(b, MIX_LOW, MIXED6 * rank);
+    difference(z, z->some);
+    shift_by(z, "time_mix_lerp_x", z->out);
+    struct linear a = {bind_matrix(w, "time_mix_w1", il, (struct shape){MIXED6 * rank, z->width, 1}), 0, 0};
+    project(z, z->out, low, a)->act[0] = ACT_TANH;
+    weight_id up = bind_matrix(w, "time_mix_w2", il, (struct shape){z->width, rank, MIXED6});
+    plan_add(b->p, OP_HEADS, z->layer)->heads = (struct op_heads){.in = low, .out = z->mixed, .weight = up};
+    const float *mu = bind_mixes(z, names, MIXED6);
+    for (uint32_t i = 0; mu && i < MIXED6; i++) {
+        struct operand one = column(z, z->mixed, i);
+        weight_id plus = bind_table(w, "mix with the row before", NULL, mu + (size_t)i * z->width,
+                                    (struct shape){1, z->width, 1});
+        map(z, one, one)->plus = plus;
+        struct op_map *m = map(z, one, one);
+        m->by = z->some;
+        m->residual = z->normed;
+    }
+}
+
+static void time_mix6(const struct rwkv *z)
+{
+    struct build *b = z->b;
+    struct binder *w = &b->bind;
+    const struct ssm_params *s = &b->h->ssm;
+    const int il = (int)z->layer;
+    const bool first = bind_has(w, "time_mix_first", il);
+    const uint32_t given = s->groups * s->state;
+    mix_rows(z);
+    project(z, column(z, z->mixed, MIXED6_R), column(z, z->made, MADE_R), whole(z, "time_mix_receptance"));
+    project(z, column(z, z->mixed, MIXED6_K), column(z, z->made, MADE_K),
+            bind_linear(w, "time_mix_key", il, given, z->width));
+    project(z, column(z, z->mixed, MIXED6_V), column(z, z->made, MADE_V),
+            bind_linear(w, "time_mix_value", il, given, z->width));
+    project(z, column(z, z->mixed, MIXED6_G), column(z, z->made, MADE_G), whole(z, "time_mix_gate"));
+    project_low(z, column(z, z->mixed, MIXED6_W), column(z, z->made, MADE_W),
+                (struct low_rank){"time_mix_decay_w1", "time_mix_decay_w2", NULL, ACT_TANH, ACT_NONE});
+    if (first)
+        add_bonus(z, "time_mix_first");
+    struct op_scan *scan = recur(z, -1);
+    scan->decay_kind = DECAY_EXP;
+    scan->bias = vector(z, "time_mix_decay", ".weight");
+    scan->before = first;
+    scan->rest = !first;
+    scan->sharing = s->groups < s->heads ? s->heads / s->groups : 0;
+    scan->q_scale = first ? 1 : 1 / sqrtf((float)s->state);
+    if (first)
+        map(z, z->out, z->out)->residual = z->some;
+    struct norm of_heads = head_norm(z);
+    struct op_out *o = &plan_add(b->p, OP_OUT, z->layer)->out;
+    *o = (struct op_out){.in = z->out, .norm = of_heads, .linear = whole(z, "time_mix_output")};
+    o->gate = (struct gate){.in = column(z, z->made, MADE_G), .act = first ? ACT_SILU : ACT_SIGMOID};
+    o->tail = (struct tail){.scale = 1, .residual = b->x, .out = b->x};
+}
+
+static void channel_mix6(const struct rwkv *z)
+{
+    struct build *b = z->b;
+    const int il = (int)z->layer;
+    const uint32_t ffn = b->h->layer[z->layer].ffn, every = b->h->ssm.every;
+    map(z, b->x, z->normed)->norm = build_norm(b, "attn_norm_2", il);
+    difference(z, z->some);
+    shift_by(z, "channel_mix_lerp_k", z->mixed);
+    shift_by(z, "channel_mix_lerp_r", column(z, z->mixed, 1));
+    project(z, column(z, z->mixed, 1), column(z, z->made, MADE_R), whole(z, "channel_mix_receptance"))
+        ->act[0] = ACT_SIGMOID;
+    struct linear up = bind_linear(&b->bind, "channel_mix_key", il, ffn, z->width),
+                  down = bind_linear(&b->bind, "channel_mix_value", il, z->width, ffn);
+    plan_add(b->p, OP_FFN, z->layer)->ffn = (struct op_ffn){
+        .in = z->mixed, .up = up, .down = down, .act = ACT_RELU2, .tail = {.scale = 1, .out = z->out}};
+    struct op_map *m = map(z, z->out, b->x);
+    m->by = column(z, z->made, MADE_R);
+    m->residual = b->x;
+    m->scale = every && (z->layer + 1) % every == 0 ? 0.5f : 1; /* as the weights behind it are */
+}
+
+void rwkv6_build(struct build *b)
+{
+    struct rwkv z = buffers(b);
+    build_embed_all(b);
+    for (z.layer = 0; z.layer < b->h->layers; z.layer++) {
+        map(&z, b->x, z.normed)->norm = build_norm(b, "attn_norm", (int)z.layer);
+        time_mix6(&z);
+        if (bind_has(&b->bind, "channel_mix_key", (int)z.layer))
+            channel_mix6(&z);
         else
             build_ffn(b, z.layer, build_norm(b, "ffn_norm", (int)z.layer));
     }

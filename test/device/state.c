@@ -79,7 +79,7 @@ static void check_scan(const struct kernels *k, const struct kernels *s, uint32_
     fill(rate, ROWS * WIDE, 1);
     for (size_t i = 0; i < ROWS * MOST; i++)
         g[i] = 0.9f + 0.1f * random_value();
-    for (int with = 0; with < 5; with++) {
+    for (int with = 0; with < 6; with++) {
         fill(state[0], MOST * WIDE, 1);
         memcpy(state[1], state[0], sizeof state[0]);
         memset(y, 0, sizeof y);
@@ -88,7 +88,8 @@ static void check_scan(const struct kernels *k, const struct kernels *s, uint32_
             t.s = state[i], t.y = y[i];
             t.v_stride = t.s_stride = t.y_stride = WIDE;
             t.n = ROWS, t.k_dim = k_dim, t.v_dim = v_dim;
-            t.delta = with & 1;
+            t.delta = with < 4 && with & 1;
+            t.before = with == 5;
             t.decays = with & 2 ? k_dim : 1;
             if (with == 4) {
                 t.erase = erase, t.rate = rate;
@@ -160,7 +161,7 @@ static void check_lru(const struct kernels *k, const struct kernels *s, uint32_t
 static void check_decay(const struct kernels *k, const struct kernels *s, uint32_t n)
 {
     static float x[WIDE], bias[WIDE], y[2][WIDE], dt[2][WIDE];
-    for (int kind = DECAY_FIXED; kind <= DECAY_SIGMOID; kind++) {
+    for (int kind = DECAY_FIXED; kind <= DECAY_EXP; kind++) {
         fill(x, WIDE, kind == DECAY_SOFTPLUS ? 30 : 3);
         fill(bias, WIDE, 1);
         float last[2];
@@ -236,6 +237,8 @@ enum form {
     FORM_CHANNELS,
     FORM_CHANNEL_HEADS,
     FORM_ERASE,
+    FORM_BEFORE,
+    FORM_SHARING,
     FORM_LRU,
     FORM_CONV,
     FORMS
@@ -251,7 +254,9 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
     o.decay_kind = DECAY_SOFTPLUS;
     o.decay = p;
     o.delta = form == FORM_DELTA || form == FORM_KDA || form == FORM_TILED;
-    o.decay_each = form == FORM_KDA || form == FORM_ERASE;
+    o.before = form == FORM_BEFORE;
+    o.rest = form == FORM_SHARING;
+    o.decay_each = form == FORM_KDA || form == FORM_ERASE || o.before || o.rest;
     o.tiled = form == FORM_TILED;
     if (o.delta)
         o.write = (struct operand){p.buffer, HEADS * KDIM};
@@ -263,10 +268,15 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
         o.heads = o.k_heads, o.v_dim = INNER / KEYS; /* what is erased is k before its norm */
         o.erase = o.k, o.rate = p;
     }
+    if (o.before || o.rest) /* q is what k is */
+        o.k_heads = o.heads = 3, o.v_dim = INNER / 3, o.decay_kind = DECAY_EXP;
+    if (o.rest)
+        o.sharing = 3;
     if (channels)
         o.heads = INNER, o.v_dim = 1, o.k_heads = form == FORM_CHANNELS ? 1 : KEYS;
     o.q_norm = (struct norm){.kind = NORM_RMS, .eps = 1e-6f, .heads = o.k_heads};
-    o.k_norm = o.q_norm;
+    if (!o.sharing)
+        o.k_norm = o.q_norm;
     o.a = channels ? weight(r, INNER, KDIM, -1, 0.5f)
                    : weight(r, 1, o.heads, form == FORM_KDA ? 1 : -0.5f, 0.3f);
     if (o.decay.buffer)

@@ -19,6 +19,7 @@ V, W, H, KV, F, L = 64, 32, 4, 2, 24, 2  # vocabulary, width, heads, key-value h
 GATED, PLAIN, FUSED = ("gate", "up", "down"), ("up", "down"), ("up2", "down")
 RWKV = {"wkv.head_size": 32, "attention.decay_lora_rank": 6, "attention.iclr_lora_rank": 5,
         "attention.value_residual_mix_lora_rank": 3, "attention.gate_lora_rank": 8}
+RWKV6 = {"wkv.head_size": 16, "time_mix_extra_dim": 4, "time_decay_extra_dim": 6}
 MOE = dict(experts=6, used=2, expert_ffn=16)
 
 # arch, then what differs from llama: norm "rms" or "layer" (with biases), shapes of attention and feed-forward
@@ -57,6 +58,8 @@ CASES = {
     "plamo2": dict(arch="plamo2", layers=3, width=32, heads=[4, 0, 0], kv=[2, 0, 0], feed=24, ffn=FUSED, rope=None,
                    keys={"attention.key_length": 16, "attention.value_length": 16, "ssm.state_size": 8, "ssm.conv_kernel": 4,
                          "ssm.time_step_rank": 3, "ssm.inner_size": 48, "ssm.group_count": 0}),
+    "rwkv6": dict(arch="rwkv6", norm="layer", width=32, heads=0, kv=0, feed=24, keys={**RWKV6, "rescale_every_n_layers": 1}),
+    "rwkv6qwen2": dict(arch="rwkv6qwen2", width=64, heads=0, kv=2, feed=32, keys={**RWKV6, "token_shift_count": 1}),
 }
 
 
@@ -79,7 +82,7 @@ class Maker:
         if zero_first:
             t[0] = 0
         self.made[name] = t
-        if self.f32 or len(shape) == 1 or any(x in name for x in ("gate_inp", "lerp", "conv1d", "norm")):
+        if self.f32 or len(shape) == 1 or any(x in name for x in ("gate_inp", "lerp", "conv1d", "norm", "first")):
             self.w.add_tensor(name, t)
         else:
             half = (t.view(np.uint32) >> 16).astype(np.uint16)
@@ -95,6 +98,40 @@ class Maker:
         self.put(f"{blk}{name}.weight", rows, cols)
         if name in self.c.get("bias", ()):
             self.put(f"{blk}{name}.bias", rows)
+
+    def time_mix6(self, i):
+        """RWKV 6, or what rwkv6qwen2 has of it."""
+        blk, width, keys, own = f"blk.{i}.", self.width, self.c["keys"], self.c["arch"] == "rwkv6"
+        size, rank, low = keys["wkv.head_size"], keys["time_mix_extra_dim"], keys["time_decay_extra_dim"]
+        given = width if own else self.kv * size
+        self.put(blk + "time_mix_w1.weight", 5 * rank, width)
+        self.put(blk + "time_mix_w2.weight", 5, width, rank)
+        self.put(blk + "time_mix_lerp_x.weight", 1, 1, width, scale=0.5)
+        if own and i:  # the older files
+            for x in "wkvrg":
+                self.put(f"{blk}time_mix_lerp_{x}.weight", 1, 1, width, scale=0.5)
+        else:
+            self.put(blk + "time_mix_lerp_fused.weight", 5, 1, 1, width, scale=0.5)
+        self.put(blk + "time_mix_decay.weight", width, scale=0.5)
+        self.put(blk + "time_mix_decay_w1.weight", low, width)
+        self.put(blk + "time_mix_decay_w2.weight", width, low)
+        for x, rows in (("key", given), ("value", given), ("receptance", width), ("gate", width), ("output", width)):
+            self.put(f"{blk}time_mix_{x}.weight", rows, width)
+            if not own and x in ("key", "value", "receptance"):
+                self.put(f"{blk}time_mix_{x}.bias", rows)
+        if own:
+            self.put(blk + "time_mix_first.weight", width // size, size, scale=0.5)
+            self.norm(blk + "time_mix_ln")
+            self.norm(blk + "attn_norm_2")
+            for x in "kr":
+                self.put(f"{blk}channel_mix_lerp_{x}.weight", 1, 1, width, scale=0.5)
+            self.put(blk + "channel_mix_key.weight", self.feed, width)
+            self.put(blk + "channel_mix_value.weight", width, self.feed)
+            self.put(blk + "channel_mix_receptance.weight", width, width)
+        else:
+            self.norm(blk + "ffn_norm")
+            for x, rows, cols in (("gate", self.feed, width), ("up", self.feed, width), ("down", width, self.feed)):
+                self.put(f"{blk}ffn_{x}.weight", rows, cols)
 
     def time_mix(self, i):
         """RWKV 7 in the place of attention."""
@@ -157,7 +194,7 @@ class Maker:
             return self.plamo2(i)
         if "rwkv" in self.c["arch"]:
             self.norm(f"blk.{i}.attn_norm")
-            return self.time_mix(i)
+            return (self.time_mix6 if "rwkv6" in self.c["arch"] else self.time_mix)(i)
         c, blk, width = self.c, f"blk.{i}.", self.width
         dim = width // self.heads
         self.norm(blk + "attn_norm")
@@ -220,7 +257,7 @@ class Maker:
         w.add_eos_token_id(2)
         w.add_add_bos_token(False)
         self.put("token_embd.weight", V, self.width, scale=1.0)
-        if c["arch"] == "rwkv7":
+        if c["arch"] in ("rwkv6", "rwkv7"):
             self.norm("token_embd_norm")
         self.norm("output_norm")
         self.put("output.weight", V, self.width, zero_first=True)

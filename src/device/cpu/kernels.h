@@ -157,7 +157,7 @@ struct scan_tile {
     float skip;                /* y = S^T q + skip * v */
     size_t v_stride, rate_stride, s_stride, y_stride;
     uint32_t n, k_dim, v_dim, decays; /* decays: 1 or k_dim */
-    bool delta;
+    bool delta, before;
 };
 
 /* The same for `channels` heads whose state is a vector and decays element by element: s = e^(a dt) s + dt v k. */

@@ -130,7 +130,8 @@ static void scan_keys(const struct lane *l, const struct op_scan *o, uint32_t he
     size_t q_stride, k_stride;
     uint32_t own = o->tiled ? head % o->k_heads : head / (o->heads / o->k_heads);
     const float *from_q = lane_at(l, o->q, &q_stride) + (size_t)own * o->k_dim;
-    const float *from_k = lane_at(l, o->k, &k_stride) + (size_t)own * o->k_dim;
+    const float *from_k =
+        lane_at(l, o->k, &k_stride) + (size_t)(o->sharing ? own / o->sharing : own) * o->k_dim;
     for (uint32_t r = 0; r < n; r++) {
         scan_key(l, &o->q_norm, from_q + (row + r) * q_stride, own, o->q_scale, o->k_dim, q + r * o->k_dim);
         scan_key(l, &o->k_norm, from_k + (row + r) * k_stride, own, o->k_scale, o->k_dim, k + r * o->k_dim);
@@ -181,7 +182,10 @@ static void scan_rows(struct lane *l, const void *task, struct state_block s, ui
     scan_factors(l, o, c->head, row, n, decay, write);
     t.decay = decay;
     t.decays = o->decay_each ? o->k_dim : 1;
+    for (uint32_t i = 0; o->rest && i < n * o->k_dim; i++)
+        k[i] *= 1 - decay[i];
     t.delta = o->delta;
+    t.before = o->before;
     if (o->erase.buffer) {
         float *e = decay + (size_t)STATE_ROWS * o->k_dim;
         scan_erased(l, o, c->head, row, n, e);
@@ -190,7 +194,8 @@ static void scan_rows(struct lane *l, const void *task, struct state_block s, ui
         t.rate += row * t.rate_stride;
     }
     t.skip = o->skip ? lane_vector(l, o->skip)[c->head] : 0;
-    t.v = lane_at(l, o->v, &t.v_stride) + (size_t)c->head * o->v_dim + c->first;
+    t.v = lane_at(l, o->v, &t.v_stride) + (size_t)(o->sharing ? c->head / o->sharing : c->head) * o->v_dim +
+          c->first;
     t.v += row * t.v_stride;
     t.y = lane_at(l, o->out, &t.y_stride) + (size_t)c->head * o->v_dim + c->first;
     t.y += row * t.y_stride;

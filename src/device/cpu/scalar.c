@@ -388,6 +388,8 @@ static float scalar_decay(const struct decay_row *d)
             power = d->a * dt;
         } else if (d->kind == DECAY_SIGMOID) {
             power = d->bound * scalar_sigmoid(d->a * x);
+        } else if (d->kind == DECAY_EXP) {
+            power = d->a * expf(x);
         }
         if (d->dt)
             d->dt[i] = dt;
@@ -428,6 +430,7 @@ static void scalar_scan(const struct scan_tile *t)
             double known = 0, y = 0;
             for (uint32_t i = 0; i < t->k_dim; i++) {
                 float *s = &t->s[i * t->s_stride + j];
+                y += t->before ? (double)q[i] * (double)*s : 0;
                 *s *= g[t->decays > 1 ? i : 0];
                 known += (double)k[i] * (double)*s;
             }
@@ -435,7 +438,7 @@ static void scalar_scan(const struct scan_tile *t)
             for (uint32_t i = 0; i < t->k_dim; i++) {
                 float *s = &t->s[i * t->s_stride + j];
                 *s += k[i] * w;
-                y += (double)q[i] * (double)*s;
+                y += t->before ? 0 : (double)q[i] * (double)*s;
             }
             t->y[r * t->y_stride + j] = (float)y + t->skip * v;
         }

@@ -12,8 +12,8 @@ enum { STATE_REGISTERS = 4, STATE_CONV_MOST = 8 };
 /* ---- recurrences ---- */
 
 /* `cols` columns of a state, in `regs` registers, of which the last may be partly used. */
-static inline __attribute__((always_inline)) void scan_columns(const struct scan_tile *t, uint32_t at,
-                                                               uint32_t cols, const int regs)
+static inline __attribute__((always_inline)) void
+scan_columns(const struct scan_tile *t, uint32_t at, uint32_t cols, const int regs, const bool before)
 {
     const uint32_t last = cols - (uint32_t)(regs - 1) * LANES;
     const bool each = t->decays > 1;
@@ -34,9 +34,9 @@ static inline __attribute__((always_inline)) void scan_columns(const struct scan
         for (uint32_t i = 0; i < t->k_dim; i++)
             for (int c = 0; c < regs; c++) {
                 float *s = t->s + i * t->s_stride + at + c * LANES;
-                vf one = g[each ? i : 0] * v_load(s, PART(c)) + k[i] * w[c];
+                vf old = v_load(s, PART(c)), one = g[each ? i : 0] * old + k[i] * w[c];
                 v_store(s, PART(c), one);
-                y[c] += q[i] * one;
+                y[c] += q[i] * (before ? old : one);
             }
         for (int c = 0; c < regs; c++)
             v_store(t->y + r * t->y_stride + at + c * LANES, PART(c),
@@ -72,11 +72,15 @@ static void state_scan(const struct scan_tile *t)
         cols = t->v_dim - at < LANES ? t->v_dim - at : LANES;
         scan_erase(t, at, cols);
     }
+    for (uint32_t cols; t->before && at < t->v_dim; at += cols) {
+        cols = t->v_dim - at < LANES ? t->v_dim - at : LANES;
+        scan_columns(t, at, cols, 1, true);
+    }
     for (; at + STATE_REGISTERS * LANES <= t->v_dim; at += STATE_REGISTERS * LANES)
-        scan_columns(t, at, STATE_REGISTERS * LANES, STATE_REGISTERS);
+        scan_columns(t, at, STATE_REGISTERS * LANES, STATE_REGISTERS, false);
     for (uint32_t cols; at < t->v_dim; at += cols) {
         cols = t->v_dim - at < LANES ? t->v_dim - at : LANES;
-        scan_columns(t, at, cols, 1);
+        scan_columns(t, at, cols, 1, false);
     }
 }
 
@@ -130,6 +134,8 @@ static float state_decay(const struct decay_row *d)
             power = d->a * dt;
         } else if (d->kind == DECAY_SIGMOID) {
             power = d->bound * v_sigmoid(d->a * x);
+        } else if (d->kind == DECAY_EXP) {
+            power = d->a * v_exp(x);
         }
         if (d->dt)
             v_store(d->dt + i, n, dt);

@@ -509,6 +509,8 @@ static const char *refuses_moe(const struct op_moe *o)
 
 static const char *refuses_scan(const struct op_scan *o)
 {
+    if (o->before || o->rest || o->sharing || o->decay_kind == DECAY_EXP)
+        return "no kernel for the recurrence of RWKV 6";
     return o->v_dim == 1 && o->k_heads > 1 && o->heads > o->k_heads
                ? "no kernel for states of channels with several keys"
                : NULL;
