@@ -52,7 +52,7 @@ static int open_model(const json_t *doc, struct store **s, struct model **m, str
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"adapter_config.json"};
-    struct store *base = NULL, *adapter = NULL;
+    struct store *base = NULL;
     struct model *m = NULL;
     struct err e = {0};
     json_t *doc = size > 1 << 16 ? NULL : structure_parse(data, size);
@@ -64,13 +64,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     structure_files(doc, names, 1);
     write_tensors(header ? header : doc);
-    if (!lora_open_store(&adapter, structure_folder(), &e))
-        lora_bind(m, &adapter, 1, &e);
-    if (e.code ? (e.code != ERR_DATA && e.code != ERR_RESOURCE) || !e.text[0] : !adapter)
+    const char *path = structure_folder();
+    int failed = lora_bind(m, &path, 1, &e);
+    if (failed ? (e.code != ERR_DATA && e.code != ERR_RESOURCE) || !e.text[0] : e.code != 0)
         abort();
     model_close(m);
-    if (adapter)
-        store_close(adapter);
     store_close(base);
     json_decref(doc);
     return 0;

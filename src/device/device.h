@@ -156,6 +156,7 @@ struct device;
 struct device_ops {
     const char *name; /* "cpu", "cuda", "cuda+cpu"; of ranks "cpu x 2" */
     bool ahead;       /* run returns before the step is done: results and picks wait for it */
+    bool adapts;      /* pairs of the plan's adapters may change between steps, within plan.rank */
     /* NULL where this device can run the operation, else why not (its plan may have none of these); absent: it runs
      * all. */
     const char *(*refuses)(const struct op *op);

@@ -135,7 +135,7 @@ uint32_t plan_keep(struct plan *p, uint32_t layer, uint32_t heads, uint32_t rows
 
 uint32_t plan_rank(const struct plan *p, const struct weights *w)
 {
-    uint32_t rank = 0;
+    uint32_t rank = p->rank;
     for (size_t i = 0; p->lora && i < (size_t)(p->slots + 1) * (p->adapters + 1); i++) {
         const struct lora_pair *pair = &p->lora[i]; /* A is (rank, K) or (V, rank); B has rank rows */
         if (pair->b && w->all[pair->b].rows > rank)
@@ -150,17 +150,26 @@ void plan_free(struct plan *p)
     memset(p, 0, sizeof *p);
 }
 
+bool weights_reserve(struct weights *w, uint32_t more)
+{
+    uint64_t need = (uint64_t)w->count + more + 1, room = w->room ? w->room : 64;
+    while (room < need)
+        room *= 2;
+    if (room == w->room)
+        return true;
+    struct weight *all = room < UINT32_MAX / 2 ? mem_realloc(w->all, room, sizeof *all) : NULL;
+    if (!all)
+        return false;
+    w->all = all;
+    w->room = (uint32_t)room;
+    return true;
+}
+
 weight_id weights_add(struct weights *w, const struct weight *one)
 {
     uint32_t count = w->count ? w->count : 1;
-    if (count >= w->room) {
-        uint32_t room = w->room ? w->room * 2 : 64;
-        struct weight *all = count < UINT32_MAX / 4 ? mem_realloc(w->all, room, sizeof *all) : NULL;
-        if (!all)
-            return 0;
-        w->all = all;
-        w->room = room;
-    }
+    if (!weights_reserve(w, 1))
+        return 0;
     if (!w->count)
         memset(&w->all[0], 0, sizeof w->all[0]);
     w->all[count] = *one;

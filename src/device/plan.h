@@ -424,8 +424,9 @@ struct plan {
     /* (slots + 1, adapters + 1): adapter i's pair for slot s is lora[s * (adapters + 1) + i]; 0 is "none" in both */
     struct lora_pair *lora;
     uint32_t slots, adapters;
-    bool part;   /* cut from another plan: it may have no result */
-    bool failed; /* out of memory while it was built */
+    uint32_t rank; /* the largest rank of adapters that come later; 0 = none come */
+    bool part;     /* cut from another plan: it may have no result */
+    bool failed;   /* out of memory while it was built */
 };
 
 /* The pair of adapter `id` for a slot; NULL where it leaves that product alone. */
@@ -435,7 +436,7 @@ static inline const struct lora_pair *plan_lora(const struct plan *p, uint32_t s
     return slot && pair->a ? pair : NULL;
 }
 
-/* The largest rank of all pairs; 0: there are none. */
+/* The largest rank of all pairs, those that come later included; 0: there are none. */
 uint32_t plan_rank(const struct plan *p, const struct weights *w);
 
 /* Building. All are sticky: look at plan.failed once. */
@@ -454,6 +455,8 @@ void plan_free(struct plan *p);
 
 /* Adds a weight; 0: out of memory. */
 weight_id weights_add(struct weights *w, const struct weight *one);
+/* Room for this many more, so that the table stays where it is meanwhile; false: out of memory. */
+bool weights_reserve(struct weights *w, uint32_t more);
 void weights_free(struct weights *w);
 
 /* Checks a plan against its weights: every index, width and shape fits. Devices rely on it. */

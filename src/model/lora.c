@@ -93,9 +93,19 @@ static void lora_number(struct plan *p)
 
 /* ---- one adapter ---- */
 
+/* The pairs are in terms of its own table of weights until it is attached. */
 struct lora {
+    struct weights weights;
+    struct owned *owned;
+    uint64_t bytes;
+    uint32_t rank;
+    struct lora_pair *pair; /* (slots + 1) */
+};
+
+struct lora_reader {
     struct binder b;
-    struct model *m;
+    const struct model *m;
+    struct lora *to;
     double alpha; /* 0: the scale is 1 */
     bool root;    /* divided by the root of the rank (rsLoRA) */
     json_t *config, *patterns;
@@ -108,13 +118,13 @@ struct lora_source {
     const char *parameter;             /* of the module, where PEFT wraps one; NULL = the module itself */
 };
 
-static bool lora_is_gguf(const struct lora *l)
+static bool lora_is_gguf(const struct lora_reader *l)
 {
     return l->b.names.store->kind == STORE_GGUF;
 }
 
 /* The module's pair: false where the adapter has none. */
-static bool lora_find(struct lora *l, struct tensor_at at, struct lora_source *out)
+static bool lora_find(struct lora_reader *l, struct tensor_at at, struct lora_source *out)
 {
     bool gguf = lora_is_gguf(l), table = !strcmp(at.name, "token_embd");
     const char *a = gguf ? ".weight.lora_a" : table ? ".lora_embedding_A" : ".lora_A.weight";
@@ -131,7 +141,7 @@ static bool lora_find(struct lora *l, struct tensor_at at, struct lora_source *o
     return out->a != NULL;
 }
 
-static void lora_take(struct lora *l, const struct lora_source *s)
+static void lora_take(struct lora_reader *l, const struct lora_source *s)
 {
     bind_mark(&l->b, s->a);
     bind_mark(&l->b, s->b);
@@ -140,7 +150,7 @@ static void lora_take(struct lora *l, const struct lora_source *s)
 }
 
 /* All numbers of a tensor as floats, for the caller to free. */
-static float *lora_floats(struct lora *l, const struct tensor *t)
+static float *lora_floats(struct lora_reader *l, const struct tensor *t)
 {
     const struct dtype_info *info = dtype_get(t->type);
     float *out =
@@ -156,7 +166,7 @@ static float *lora_floats(struct lora *l, const struct tensor *t)
 }
 
 /* Does PEFT's pattern name this module: at its end, after a dot or the whole of it. */
-static bool lora_named(struct lora *l, const char *pattern, const char *module)
+static bool lora_named(struct lora_reader *l, const char *pattern, const char *module)
 {
     struct regex *r = NULL;
     size_t at[2], room = strlen(pattern) + 32;
@@ -173,7 +183,7 @@ static bool lora_named(struct lora *l, const char *pattern, const char *module)
     return yes;
 }
 
-static float lora_scale(struct lora *l, const struct lora_source *s, uint64_t rank)
+static float lora_scale(struct lora_reader *l, const struct lora_source *s, uint64_t rank)
 {
     double alpha = l->alpha;
     const char *name = s->a->name + strlen(l->b.names.wrap), *end = strstr(name, ".base_layer"), *key;
@@ -213,10 +223,19 @@ static size_t order_row(const struct order *o, uint32_t i)
     return (size_t)(i / o->slice.len) * o->slice.stride + o->slice.first + i % o->slice.len;
 }
 
-/* A matrix of `count` (rows, cols) F32 that the model owns; the caller fills it. */
-static float *lora_matrix(struct lora *l, const char *name, struct shape s, struct weight *w)
+/* The store is closed before the adapter. */
+static const char *lora_name(struct lora_reader *l, const char *name)
 {
-    *w = (struct weight){.name = name, .type = DTYPE_F32, .rows = s.rows, .cols = s.cols, .count = s.count};
+    size_t n = strlen(name) + 1;
+    char *own = bind_memory(&l->b, n);
+    return own ? memcpy(own, name, n) : NULL;
+}
+
+/* A matrix of `count` (rows, cols) F32 that the adapter owns; the caller fills it. */
+static float *lora_matrix(struct lora_reader *l, const char *name, struct shape s, struct weight *w)
+{
+    *w = (struct weight){
+        .name = lora_name(l, name), .type = DTYPE_F32, .rows = s.rows, .cols = s.cols, .count = s.count};
     w->row_bytes = s.cols * sizeof(float);
     w->each_bytes = s.rows * w->row_bytes;
     float *data = bind_memory(&l->b, w->each_bytes * s.count);
@@ -224,7 +243,7 @@ static float *lora_matrix(struct lora *l, const char *name, struct shape s, stru
     return data;
 }
 
-static bool lora_rank_fits(struct lora *l, const struct tensor *t, uint64_t rank)
+static bool lora_rank_fits(struct lora_reader *l, const struct tensor *t, uint64_t rank)
 {
     if (rank && rank <= LORA_RANK_MOST)
         return true;
@@ -233,8 +252,7 @@ static bool lora_rank_fits(struct lora *l, const struct tensor *t, uint64_t rank
     return false;
 }
 
-/* Weights of adapters follow the model's own in its table; a written file does not contain them. */
-static weight_id lora_add(struct lora *l, const struct weight *w)
+static weight_id lora_add(struct lora_reader *l, const struct weight *w)
 {
     if (l->b.e->code || !w->data)
         return 0;
@@ -245,7 +263,7 @@ static weight_id lora_add(struct lora *l, const struct weight *w)
 }
 
 /* B, transposed, rows in order; and the bias as a last row. */
-static weight_id lora_columns(struct lora *l, const struct lora_source *s, const struct order *o,
+static weight_id lora_columns(struct lora_reader *l, const struct lora_source *s, const struct order *o,
                               uint32_t rows, uint32_t rank)
 {
     struct weight w;
@@ -264,7 +282,7 @@ static weight_id lora_columns(struct lora *l, const struct lora_source *s, const
 }
 
 /* A plain module, whole or a part of a fused one. */
-static struct lora_pair lora_plain(struct lora *l, const struct lora_source *s, const struct order *o,
+static struct lora_pair lora_plain(struct lora_reader *l, const struct lora_source *s, const struct order *o,
                                    uint32_t rows, uint32_t cols)
 {
     struct lora_pair pair = {0};
@@ -276,15 +294,19 @@ static struct lora_pair lora_plain(struct lora *l, const struct lora_source *s, 
         bind_check(&l->b, s->b, (struct shape){all, (uint32_t)rank, 1}) < 0 ||
         (s->bias && bind_check(&l->b, s->bias, (struct shape){1, all, 1}) < 0))
         return pair;
-    struct weight a = {
-        .name = s->a->name, .type = s->a->type, .rows = (uint32_t)rank, .cols = cols, .count = 1};
-    a.data = s->a->data;
+    struct weight a = {.name = lora_name(l, s->a->name),
+                       .type = s->a->type,
+                       .rows = (uint32_t)rank,
+                       .cols = cols,
+                       .count = 1};
     if (!dtype_get(a.type)->decode || !dtype_row_bytes(a.type, cols, &a.row_bytes)) {
-        err_set(l->b.e, ERR_DATA, "tensor %s is of type %s, which is not one for weights", log_safe(a.name),
-                dtype_get(a.type)->name);
+        err_set(l->b.e, ERR_DATA, "tensor %s is of type %s, which is not one for weights",
+                log_safe(s->a->name), dtype_get(a.type)->name);
         return pair;
     }
     a.each_bytes = a.row_bytes * a.rows;
+    uint8_t *copy = bind_memory(&l->b, a.each_bytes);
+    a.data = copy ? memcpy(copy, s->a->data, a.each_bytes) : NULL;
     pair =
         (struct lora_pair){.b = lora_columns(l, s, o, rows, (uint32_t)rank), .scale = lora_scale(l, s, rank)};
     pair.a = lora_add(l, &a);
@@ -292,7 +314,7 @@ static struct lora_pair lora_plain(struct lora *l, const struct lora_source *s, 
 }
 
 /* The embedding: A becomes a row for every token. */
-static struct lora_pair lora_table(struct lora *l, const struct lora_source *s, uint32_t vocab,
+static struct lora_pair lora_table(struct lora_reader *l, const struct lora_source *s, uint32_t vocab,
                                    uint32_t width)
 {
     struct lora_pair pair = {0};
@@ -321,8 +343,8 @@ static struct lora_pair lora_table(struct lora *l, const struct lora_source *s, 
 
 /* kv_b of latent attention: W = [K; V] of every head, (heads, nope + v, latent), and W += B A. The plan has K
  * transposed, (latent, nope): there A and B change places. V's pair is as it is. */
-static struct lora_pair lora_latent(struct lora *l, const struct lora_source *s, const struct weight *of,
-                                    bool values)
+static struct lora_pair lora_latent(struct lora_reader *l, const struct lora_source *s,
+                                    const struct weight *of, bool values)
 {
     const struct hparams *h = l->b.h;
     struct lora_pair pair = {0};
@@ -379,7 +401,7 @@ static void lora_expert(const struct stack *s, const struct lora_turn *t, uint32
 }
 
 /* Room for all experts, cleared. */
-static bool lora_expert_room(struct lora *l, const struct lora_source *s, const struct weight *of,
+static bool lora_expert_room(struct lora_reader *l, const struct lora_source *s, const struct weight *of,
                              uint32_t rank, struct weight w[2])
 {
     float *a = lora_matrix(l, s->a->name, (struct shape){rank, of->cols, of->count}, &w[0]);
@@ -396,7 +418,7 @@ static float *expert_of(const struct weight *w, uint32_t e)
     return (float *)(void *)(uintptr_t)(w->data + e * w->each_bytes);
 }
 
-static struct lora_pair lora_pair_of(struct lora *l, const struct weight w[2], float scale)
+static struct lora_pair lora_pair_of(struct lora_reader *l, const struct weight w[2], float scale)
 {
     struct lora_pair pair = {.a = lora_add(l, &w[0]), .scale = scale};
     pair.b = lora_add(l, &w[1]);
@@ -405,8 +427,8 @@ static struct lora_pair lora_pair_of(struct lora *l, const struct weight w[2], f
 
 /* All experts in one pair of tensors: GGUF stacks them, (E, rank, K) and (E, N, rank); PEFT wraps a parameter,
  * (E * rank, K) and (N, rank * E). */
-static struct lora_pair lora_stacked(struct lora *l, const struct lora_source *s, const struct weight *of,
-                                     const struct lora_turn *t)
+static struct lora_pair lora_stacked(struct lora_reader *l, const struct lora_source *s,
+                                     const struct weight *of, const struct lora_turn *t)
 {
     uint32_t count = of->count;
     bool gguf = lora_is_gguf(l);
@@ -436,7 +458,8 @@ static struct lora_pair lora_stacked(struct lora *l, const struct lora_source *s
 }
 
 /* A module an expert; some may have none, and ranks may differ. Their scales go into B. */
-static struct lora_pair lora_one_by_one(struct lora *l, const char *name, int layer, const struct weight *of)
+static struct lora_pair lora_one_by_one(struct lora_reader *l, const char *name, int layer,
+                                        const struct weight *of)
 {
     uint64_t most = 0;
     struct lora_source s, any = {0};
@@ -469,7 +492,7 @@ static struct lora_pair lora_one_by_one(struct lora *l, const char *name, int la
     return lora_pair_of(l, w, 1);
 }
 
-static struct lora_pair lora_experts(struct lora *l, const struct site *at, int layer,
+static struct lora_pair lora_experts(struct lora_reader *l, const struct site *at, int layer,
                                      const struct weight *of)
 {
     struct lora_source s;
@@ -496,7 +519,8 @@ static struct lora_pair lora_experts(struct lora *l, const struct site *at, int 
 /* ---- sites ---- */
 
 /* The order of rows where adapter and model come from different containers, of which one turns Q and K. */
-static void lora_turn_heads(const struct lora *l, const struct op *op, const struct site *at, struct order *o)
+static void lora_turn_heads(const struct lora_reader *l, const struct op *op, const struct site *at,
+                            struct order *o)
 {
     const struct arch *a = l->b.h->arch;
     bool differs = l->b.h->container != l->b.names.store->kind && a->gguf_rope != a->hf_rope && a->hf_rope;
@@ -506,7 +530,8 @@ static void lora_turn_heads(const struct lora *l, const struct op *op, const str
     o->from_pairs = lora_is_gguf(l);
 }
 
-static struct order lora_part(const struct lora *l, const struct op *op, const struct site *at, uint32_t rows)
+static struct order lora_part(const struct lora_reader *l, const struct op *op, const struct site *at,
+                              uint32_t rows)
 {
     struct slice s[3] = {{NULL, 1, 2 * rows, 0, rows}, {NULL, 1, 2 * rows, rows, rows}};
     if (at->fused == FUSED_QKV)
@@ -523,7 +548,7 @@ static void lora_slice(const struct bound *b, struct order *o)
 }
 
 /* GGUF has rows of some recurrent layers in another order, or scaled: an adapter for the other container would be wrong. */
-static bool lora_reordered(const struct lora *l, const struct op *op)
+static bool lora_reordered(const struct lora_reader *l, const struct op *op)
 {
     const struct hparams *h = l->b.h;
     bool differs = h->container != l->b.names.store->kind,
@@ -533,7 +558,7 @@ static bool lora_reordered(const struct lora *l, const struct op *op)
 }
 
 /* A product whose module has the name that its weight was bound by. */
-static struct lora_pair lora_bound(struct lora *l, const struct op *op, const struct weight *of,
+static struct lora_pair lora_bound(struct lora_reader *l, const struct op *op, const struct weight *of,
                                    const struct bound *b)
 {
     struct lora_source s;
@@ -553,7 +578,7 @@ static struct lora_pair lora_bound(struct lora *l, const struct op *op, const st
     return found && !l->b.e->code ? lora_plain(l, &s, &rows, of->rows, of->cols) : (struct lora_pair){0};
 }
 
-static struct lora_pair lora_site(struct lora *l, const struct op *op, const struct site *at)
+static struct lora_pair lora_site(struct lora_reader *l, const struct op *op, const struct site *at)
 {
     weight_id id = site_field(op, at->weight);
     struct weight of = l->m->weights.all[id];
@@ -589,7 +614,7 @@ static struct lora_pair lora_site(struct lora *l, const struct op *op, const str
 
 /* ---- reading ---- */
 
-static int lora_read_gguf(struct lora *l, struct err *e)
+static int lora_read_gguf(struct lora_reader *l, struct err *e)
 {
     const struct gguf *g = l->b.names.store->gguf;
     struct gguf_str type = {0}, kind = {0}, arch = {0};
@@ -631,7 +656,7 @@ static int lora_refuse(const json_t *config, struct err *e)
     return 0;
 }
 
-static int lora_read_peft(struct lora *l, struct err *e)
+static int lora_read_peft(struct lora_reader *l, struct err *e)
 {
     const char *path = store_beside(l->b.names.store, "adapter_config.json");
     if (!path)
@@ -659,7 +684,7 @@ static int lora_read_peft(struct lora *l, struct err *e)
 }
 
 /* Refuses tensors that would be ignored. */
-static int lora_all_taken(const struct lora *l, struct err *e)
+static int lora_all_taken(const struct lora_reader *l, struct err *e)
 {
     const struct store *s = l->b.names.store;
     for (size_t i = 0; i < s->count; i++) {
@@ -683,9 +708,9 @@ static int lora_all_taken(const struct lora *l, struct err *e)
     return s->count ? 0 : err_set(e, ERR_DATA, "the adapter has no tensors");
 }
 
-static int lora_read(struct lora *l, uint32_t id, struct err *e)
+static int lora_read(struct lora_reader *l, struct err *e)
 {
-    struct plan *p = &l->m->plan;
+    const struct plan *p = &l->m->plan;
     if (lora_is_gguf(l) ? lora_read_gguf(l, e) : lora_read_peft(l, e))
         return -1;
     lookup_open(&l->b.names, l->b.names.store, lora_is_gguf(l) ? "" : "base_model.model.");
@@ -693,38 +718,129 @@ static int lora_read(struct lora *l, uint32_t id, struct err *e)
         for (size_t k = 0; k < SITES && !e->code; k++) {
             uint32_t slot = site_field(&p->ops[i], sites[k].adapter);
             if (sites[k].op == p->ops[i].kind && site_field(&p->ops[i], sites[k].weight))
-                p->lora[(size_t)slot * (p->adapters + 1) + id] = lora_site(l, &p->ops[i], &sites[k]);
+                l->to->pair[slot] = lora_site(l, &p->ops[i], &sites[k]);
         }
     return e->code ? -1 : lora_all_taken(l, e);
 }
 
-static int lora_bind_one(struct model *m, const struct store *s, uint32_t id, struct err *e)
+int lora_open(struct lora **out, const struct model *m, const struct store *s, struct err *e)
 {
-    struct err own = {0};
-    struct lora l = {.m = m};
-    int r = binder_open(&l.b, s, &m->h, &m->weights, &own);
-    l.b.owned = m->owned;
-    r = r ? r : lora_read(&l, id, &own);
-    m->owned = l.b.owned;
-    m->converted += l.b.owned_bytes;
+    struct lora *a = mem_zalloc(1, sizeof *a);
+    struct lora_reader l = {.m = m, .to = a};
+    *out = NULL;
+    if (!a || !(a->pair = mem_zalloc(m->plan.slots + 1, sizeof *a->pair))) {
+        mem_free(a);
+        return err_memory(e, "an adapter", sizeof *a + m->plan.slots * sizeof *a->pair);
+    }
+    int failed = binder_open(&l.b, s, &m->h, &a->weights, e) || lora_read(&l, e);
+    a->owned = l.b.owned;
+    a->bytes = l.b.owned_bytes;
+    for (uint32_t i = 1; i <= m->plan.slots; i++)
+        if (a->pair[i].b && a->weights.all[a->pair[i].b].rows > a->rank)
+            a->rank = a->weights.all[a->pair[i].b].rows;
     binder_close(&l.b);
     json_decref(l.config);
     regex_run_close(l.run);
-    return r ? err_set(e, own.code, "adapter %s: %s", log_safe(s->path), own.text) : 0;
+    if (failed) {
+        lora_close(a);
+        return -1;
+    }
+    *out = a;
+    return 0;
 }
 
-int lora_bind(struct model *m, struct store *const *stores, uint32_t count, struct err *e)
+uint64_t lora_bytes(const struct lora *a)
+{
+    return a->bytes;
+}
+
+uint32_t lora_most_rank(const struct lora *a)
+{
+    return a->rank;
+}
+
+void lora_close(struct lora *a)
+{
+    if (!a)
+        return;
+    weights_free(&a->weights);
+    owned_free(a->owned);
+    mem_free(a->pair);
+    mem_free(a);
+}
+
+/* ---- places in a plan ---- */
+
+int lora_reserve(struct model *m, uint32_t places, uint32_t rank, struct err *e)
 {
     struct plan *p = &m->plan;
     lora_number(p);
-    p->adapters = count;
-    p->lora = arena_alloc(&p->arena, (size_t)(p->slots + 1) * (count + 1), sizeof *p->lora);
-    if (!p->lora)
-        return err_memory(e, "adapters", (uint64_t)p->slots * count * sizeof *p->lora);
-    for (uint32_t i = 0; i < count; i++)
-        if (lora_bind_one(m, stores[i], i + 1, e))
-            return -1;
-    return plan_check(p, &m->weights, e);
+    p->adapters = places;
+    p->rank = rank;
+    p->lora = arena_alloc(&p->arena, (size_t)(p->slots + 1) * (places + 1), sizeof *p->lora);
+    m->lora = mem_zalloc(places + 1, sizeof *m->lora);
+    m->own_weights = m->weights.count;
+    if (!p->lora || !m->lora || !weights_reserve(&m->weights, 2 * p->slots * places))
+        return err_memory(e, "adapters", (uint64_t)p->slots * places * sizeof *p->lora);
+    return 0;
+}
+
+/* Weights of adapters follow the model's own in its table, which has room for all; a written file does not contain them. */
+static weight_id lora_place(struct model *m, uint32_t *from, const struct weight *w)
+{
+    while (*from < m->weights.count && m->weights.all[*from].data)
+        ++*from;
+    if (*from == m->weights.count)
+        return weights_add(&m->weights, w);
+    m->weights.all[*from] = *w;
+    return *from;
+}
+
+int lora_attach(struct model *m, uint32_t place, struct lora *a, struct err *e)
+{
+    struct plan *p = &m->plan;
+    uint32_t from = m->own_weights;
+    m->lora[place] = a;
+    for (uint32_t i = 1; i <= p->slots; i++) {
+        struct lora_pair *pair = &p->lora[(size_t)i * (p->adapters + 1) + place];
+        const struct lora_pair *own = &a->pair[i];
+        if (!own->a || !own->b)
+            continue;
+        *pair = (struct lora_pair){.a = lora_place(m, &from, &a->weights.all[own->a]), .scale = own->scale};
+        pair->b = lora_place(m, &from, &a->weights.all[own->b]);
+    }
+    if (!plan_check(p, &m->weights, e))
+        return 0;
+    lora_detach(m, place);
+    return -1;
+}
+
+void lora_detach(struct model *m, uint32_t place)
+{
+    struct plan *p = &m->plan;
+    for (uint32_t i = 1; i <= p->slots; i++) {
+        struct lora_pair *pair = &p->lora[(size_t)i * (p->adapters + 1) + place];
+        if (pair->a)
+            m->weights.all[pair->a] = m->weights.all[pair->b] = (struct weight){0};
+        *pair = (struct lora_pair){0};
+    }
+    lora_close(m->lora[place]);
+    m->lora[place] = NULL;
+}
+
+int lora_bind(struct model *m, const char *const *paths, uint32_t count, struct err *e)
+{
+    int failed = lora_reserve(m, count, 0, e);
+    for (uint32_t i = 0; i < count && !failed; i++) {
+        struct store *s = NULL;
+        struct lora *a = NULL;
+        struct err own = {0};
+        failed = lora_open_store(&s, paths[i], e);
+        if (!failed && (lora_open(&a, m, s, &own) || lora_attach(m, i + 1, a, &own)))
+            failed = err_set(e, own.code, "adapter %s: %s", log_safe(paths[i]), own.text);
+        store_close(s);
+    }
+    return failed;
 }
 
 int lora_open_store(struct store **out, const char *path, struct err *e)

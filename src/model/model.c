@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "model/arch.h"
 #include "model/build.h"
+#include "model/lora.h"
 
 #include <string.h>
 
@@ -74,6 +75,9 @@ void model_close(struct model *m)
 {
     if (!m)
         return;
+    for (uint32_t i = 1; m->lora && i <= m->plan.adapters; i++)
+        lora_close(m->lora[i]);
+    mem_free(m->lora);
     plan_free(&m->plan);
     weights_free(&m->weights);
     owned_free(m->owned);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct owned;
+struct lora; /* model/lora.h */
 
 struct bound; /* model/bind.h */
 
@@ -49,9 +50,11 @@ struct model {
     struct hparams h;
     struct weights weights;
     struct plan plan;
-    uint64_t converted;  /* bytes of weights that are in memory of our own */
-    struct bound *bound; /* (weights.count): what the weights are made of */
+    uint32_t own_weights; /* with adapters: of the table; theirs follow. 0 = all are */
+    uint64_t converted;   /* bytes of weights that are in memory of our own */
+    struct bound *bound;  /* (weights.count): what the weights are made of */
     struct owned *owned;
+    struct lora **lora; /* (plan.adapters + 1): those at their places in the plan; NULL = none */
 };
 
 int model_open(struct model **out, const struct store *s, const struct model_options *o, struct err *e);

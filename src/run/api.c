@@ -255,10 +255,11 @@ char *quern_info(struct quern_model *m)
     json_key(&j, "streams"), json_uint(&j, l->runner->most_seqs);
     json_key(&j, "adapters");
     json_begin(&j, '[');
-    for (uint32_t i = 0; i < l->adapters; i++) {
+    for (uint32_t i = 0; i < l->adapters.places; i++) {
+        const struct session_adapter *a = &l->adapters.all[i]; /* which stay */
         json_begin(&j, '{');
-        json_key(&j, "name"), json_str(&j, l->adapter[i].name);
-        json_key(&j, "scale"), json_f32(&j, l->adapter[i].scale);
+        json_key(&j, "name"), json_str(&j, a->name);
+        json_key(&j, "scale"), json_f32(&j, a->scale);
         json_end(&j, '}');
     }
     json_end(&j, ']');

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/lora.h"
 #include "run/engine_internal.h"
 
 #include <math.h>
@@ -21,10 +22,6 @@ static int engine_check(const struct engine *g, const struct engine_request *r, 
     if (r->n > g->room)
         return err_set(e, ERR_RESOURCE, "the prompt has %u tokens and there is room for %u: %u too many",
                        r->n, g->room, r->n - g->room);
-    for (uint32_t i = 0; i < r->lora.count; i++)
-        if (r->lora.count > ADAPTERS_MIXED || !r->lora.id[i] || r->lora.id[i] > g->session->adapters)
-            return err_set(e, ERR_USAGE, "the request asks for adapter %u; there are %u", r->lora.id[i],
-                           g->session->adapters);
     if (r->echo && !r->logprobs)
         return err_set(e, ERR_USAGE, "echo is for log-probabilities: the request does not ask for any");
     if (r->logit_rows && (!r->prompt_only || r->echo || r->logit_rows > r->n))
@@ -122,6 +119,12 @@ static int engine_check_images(const struct engine *g, const struct job *j, stru
                : 0;
 }
 
+static void engine_close_job(struct engine *g, struct job *j)
+{
+    session_release(g->session, &j->request.lora);
+    job_close(j);
+}
+
 int engine_submit(struct engine *g, const struct engine_request *r, struct stream **out, struct err *e)
 {
     *out = NULL;
@@ -130,15 +133,19 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     struct engine_request own = *r;
     uint32_t most = g->room - r->n + 1; /* the last token needs no place */
     own.most = r->prompt_only ? 0 : r->most && r->most < most ? r->most : most;
-    own.salt = session_salt(g->session, &r->lora, r->salt);
-    struct job *j = job_open(g->session, &own, e);
-    if (!j)
+    if (session_hold(g->session, &own.lora, e))
         return -1;
+    own.salt = session_salt(g->session, &own.lora, r->salt);
+    struct job *j = job_open(g->session, &own, e);
+    if (!j) {
+        session_release(g->session, &own.lora);
+        return -1;
+    }
     struct stream *s = j->stream;
     s->owners = 2;
     if (engine_check_images(g, j, e) || engine_queue(g, j, e)) {
         s->owners = 1;
-        job_close(j);
+        engine_close_job(g, j);
         return -1;
     }
     *out = s;
@@ -159,6 +166,34 @@ void engine_shed(struct engine *g)
     g->shed = true;
     pthread_cond_signal(&g->work);
     pthread_mutex_unlock(&g->mutex);
+}
+
+/* Has the thread attach an adapter; one order at a time. */
+static int engine_attach(void *arg, uint32_t place, struct lora *a, struct err *e)
+{
+    struct engine *g = arg;
+    struct engine_order o = {.place = place, .adapter = a};
+    pthread_mutex_lock(&g->mutex);
+    g->order = &o;
+    pthread_cond_signal(&g->work);
+    while (!o.done)
+        pthread_cond_wait(&g->ordered, &g->mutex);
+    pthread_mutex_unlock(&g->mutex);
+    return o.failed ? err_set(e, o.err.code, "%s", o.err.text) : 0;
+}
+
+int engine_load_adapter(struct engine *g, const struct adapter_source *s, struct err *e)
+{
+    return session_load_adapter(g->session, s, engine_attach, g, e);
+}
+
+int engine_drop_adapter(struct engine *g, const char *name, uint32_t *users, struct err *e)
+{
+    int failed = session_drop_adapter(g->session, name, users, e);
+    pthread_mutex_lock(&g->mutex);
+    pthread_cond_signal(&g->work);
+    pthread_mutex_unlock(&g->mutex);
+    return failed;
 }
 
 void engine_stats(struct engine *g, struct engine_stats *out)
@@ -221,7 +256,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     prefix_stats(g->prefix, &g->stats.prefix); /* with what it leaves */
     pthread_mutex_unlock(&g->mutex);
     job_finish(j, end);
-    job_close(j);
+    engine_close_job(g, j);
 }
 
 void engine_preempt(struct engine *g)
@@ -408,7 +443,7 @@ static void engine_sweep(struct engine *g, bool all)
     for (struct job *j; (j = engine_next_over(g, now, all, &end));) {
         g->crowded = false; /* the queue may have a new head */
         job_finish(j, &end);
-        job_close(j);
+        engine_close_job(g, j);
     }
 }
 
@@ -430,11 +465,34 @@ static void engine_count_pages(struct engine *g)
     s->states_free = r->states.unused + r->states.count - r->states.backed;
 }
 
+/* Between steps: adapters come and go. */
+static void engine_adapters(struct engine *g)
+{
+    session_sweep_adapters(g->session);
+    pthread_mutex_lock(&g->mutex);
+    struct engine_order *o = g->order;
+    g->order = NULL;
+    pthread_mutex_unlock(&g->mutex);
+    if (!o)
+        return;
+    o->failed = lora_attach(g->session->model, o->place, o->adapter, &o->err);
+    pthread_mutex_lock(&g->mutex);
+    o->done = true;
+    pthread_cond_signal(&g->ordered);
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* An adapter is to come or to go. The mutex is held. */
+static bool engine_has_adapters(struct engine *g)
+{
+    return g->order || atomic_load(&g->session->adapters.left);
+}
+
 /* No job is running or waiting. */
 static bool engine_is_idle(struct engine *g)
 {
     pthread_mutex_lock(&g->mutex);
-    bool idle = !g->closing && !engine_has_waiting(g) && !g->count;
+    bool idle = !g->closing && !engine_has_waiting(g) && !g->count && !engine_has_adapters(g);
     pthread_mutex_unlock(&g->mutex);
     return idle;
 }
@@ -466,7 +524,7 @@ static bool engine_wait(struct engine *g)
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);
-    while (!g->closing && !engine_has_waiting(g) && !g->count) {
+    while (!g->closing && !engine_has_waiting(g) && !g->count && !engine_has_adapters(g)) {
         g->done = 0;
         if (g->shed || (!shrunk && clock_now() >= until)) {
             bool shed = g->shed;
@@ -532,6 +590,7 @@ static void *engine_thread(void *arg)
     struct engine *g = arg;
     while (engine_wait(g)) {
         engine_sweep(g, false);
+        engine_adapters(g);
         while (engine_admit(g))
             ;
         if (engine_yields(g))
@@ -541,6 +600,7 @@ static void *engine_thread(void *arg)
             engine_step(g);
     }
     engine_sweep(g, true);
+    engine_adapters(g); /* for whoever waits for it */
     return NULL;
 }
 
@@ -550,6 +610,7 @@ static void engine_free(struct engine *g)
     kv_events_close(g->events);
     pthread_mutex_destroy(&g->mutex);
     pthread_cond_destroy(&g->work);
+    pthread_cond_destroy(&g->ordered);
     mem_free(g->running);
     mem_free(g->parts);
     mem_free(g->snaps);
@@ -683,6 +744,7 @@ int engine_open(struct engine **out, struct session *l, const struct engine_opti
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&g->work, &clock);
     pthread_condattr_destroy(&clock);
+    pthread_cond_init(&g->ordered, NULL);
     engine_limits(g, o);
     if ((o->draft_model && engine_check_draft(l, o->draft_model, g->o.slots, g->room, e)) ||
         engine_start(g, e)) {

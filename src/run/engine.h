@@ -184,5 +184,9 @@ struct engine_stats {
     struct constraint_cache_stats constraints; /* the cache of constraints */
 };
 void engine_stats(struct engine *g, struct engine_stats *out);
+/* Adds an adapter while requests run: it is read by the caller's thread, and attached between two steps. */
+int engine_load_adapter(struct engine *g, const struct adapter_source *s, struct err *e);
+/* New requests do not find it; *users: how many still have it. */
+int engine_drop_adapter(struct engine *g, const char *name, uint32_t *users, struct err *e);
 /* Others need memory: as soon as it is idle the engine drops its cached prefixes and returns their memory. Any thread. */
 void engine_shed(struct engine *g);

@@ -20,7 +20,16 @@ struct job_queue {
 
 enum { QUEUE_USERS, QUEUE_BATCH, QUEUES }; /* by engine_request.batch */
 
-/* The queues, the statistics and `closing` are shared with the clients, under the mutex; everything else is
+/* An adapter that the thread is to attach between two steps. */
+struct engine_order {
+    uint32_t place;
+    struct lora *adapter;
+    struct err err;
+    int failed;
+    bool done;
+};
+
+/* The queues, the order, the statistics and `closing` are shared with the clients, under the mutex; everything else is
  * used by the thread only, or does not change. */
 struct engine {
     struct session *session;
@@ -28,11 +37,12 @@ struct engine {
     uint32_t room; /* tokens that one request can have: the context, or fewer where the pages are few */
     pthread_t thread;
     pthread_mutex_t mutex;
-    pthread_cond_t work;
+    pthread_cond_t work, ordered;
     struct job_queue waiting[QUEUES];
     uint32_t turned_away; /* requests refused, minus those that have ended since */
     double pace;     /* seconds between the ends of two requests while others wait, smoothed; 0 = not known */
     double last_end; /* when a request ended, or the first began to wait */
+    struct engine_order *order; /* NULL = none */
     bool closing;
     bool shed; /* an idle engine is to return the memory of cached prefixes */
     struct engine_stats stats;

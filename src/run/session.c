@@ -80,112 +80,6 @@ static int session_model(struct session *l, uint32_t *ctx, const struct session_
     return vision_fits(l->tower, l->model, e);
 }
 
-/* "…:0.5": the number after the last colon, if there is one; *n becomes what is before it. */
-static void session_scale(const char *text, size_t *n, float *scale)
-{
-    size_t at = *n;
-    double v;
-    while (at && text[at - 1] != ':')
-        at--;
-    if (!at || !num_f64(text + at, *n - at, -1e6, 1e6, &v))
-        return;
-    *n = at - 1;
-    *scale = (float)v;
-}
-
-/* "NAME=PATH[:SCALE]"; without a name the file's own, without its folder and its ending. */
-static int session_adapter(struct session *l, const char *text, struct err *e)
-{
-    struct session_adapter *a = &l->adapter[l->adapters];
-    const char *equals = strchr(text, '='), *path = equals ? equals + 1 : text;
-    size_t n = strlen(path);
-    *a = (struct session_adapter){.scale = 1};
-    session_scale(path, &n, &a->scale);
-    char *file = mem_strndup(path, n);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    const char *slash = memrchr(path, '/', n);
-    const char *from = slash ? slash + 1 : path, *dot = memrchr(from, '.', n - (size_t)(from - path));
-    a->name = equals ? mem_strndup(text, (size_t)(equals - text))
-                     : mem_strndup(from, (size_t)((dot && dot > from ? dot : path + n) - from));
-    int failed = !file || !a->name ? err_memory(e, "an adapter", n)
-                                   : lora_open_store(&l->adapter_store[l->adapters], file, e);
-    mem_free(file);
-    l->adapters++;
-    if (failed)
-        return -1;
-    if (!*a->name || strpbrk(a->name, ",:"))
-        return err_set(e, ERR_USAGE, "an adapter cannot be called \"%s\": commas and colons have a meaning",
-                       log_safe(a->name));
-    for (uint32_t i = 0; i + 1 < l->adapters; i++)
-        if (!strcmp(l->adapter[i].name, a->name))
-            return err_set(e, ERR_USAGE, "two adapters are called %s; NAME=PATH gives one another name",
-                           log_safe(a->name));
-    return 0;
-}
-
-static int session_adapters(struct session *l, const struct session_options *o, struct err *e)
-{
-    if (o->loras > SESSION_ADAPTERS)
-        return err_set(e, ERR_USAGE, "%zu adapters; the most is %d", o->loras, SESSION_ADAPTERS);
-    for (size_t i = 0; i < o->loras; i++)
-        if (session_adapter(l, o->lora[i], e))
-            return -1;
-    for (uint32_t i = 0; i < l->adapters; i++)
-        for (size_t k = 0; k < l->adapter_store[i]->count; k++) {
-            const struct tensor *t = &l->adapter_store[i]->tensors[k];
-            digest_add(&l->adapter[i].digest, t->name, strlen(t->name));
-            digest_add(&l->adapter[i].digest, t->data, t->bytes);
-        }
-    l->own_weights = l->model->weights.count;
-    return o->loras ? lora_bind(l->model, l->adapter_store, l->adapters, e) : 0;
-}
-
-static int session_add(const struct session *l, const char *text, size_t n, struct adapter_mix *out,
-                       struct err *e)
-{
-    float scale = NAN;
-    session_scale(text, &n, &scale);
-    for (uint32_t i = 0; i < l->adapters; i++) {
-        const struct session_adapter *a = &l->adapter[i];
-        if (strlen(a->name) != n || memcmp(a->name, text, n) != 0)
-            continue;
-        if (out->count == ADAPTERS_MIXED)
-            return err_set(e, ERR_USAGE, "a request can have %d adapters at once", ADAPTERS_MIXED);
-        out->id[out->count] = i + 1;
-        out->scale[out->count++] = isnan(scale) ? a->scale : scale;
-        return 0;
-    }
-    return err_set(e, ERR_USAGE, "there is no adapter '%s'; %s", log_safe_n(text, n),
-                   l->adapters ? "others are loaded" : "none is loaded");
-}
-
-int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e)
-{
-    *out = (struct adapter_mix){0};
-    /* those of a model's own settings are for every request that names none */
-    for (uint32_t i = 0; !text && json_object_get(l->preset, "adapters") && i < l->adapters; i++)
-        if (session_add(l, l->adapter[i].name, strlen(l->adapter[i].name), out, e))
-            return -1;
-    for (const char *at = text; at && *at;) {
-        size_t n = strcspn(at, ",");
-        if (session_add(l, at, n, out, e))
-            return -1;
-        at += n + (at[n] == ',');
-    }
-    return 0;
-}
-
-uint64_t session_salt(const struct session *l, const struct adapter_mix *mix, uint64_t salt)
-{
-    struct digest d = {.lo = salt};
-    for (uint32_t i = 0; i < mix->count; i++) {
-        digest_add(&d, &l->adapter[mix->id[i] - 1].digest, sizeof d);
-        digest_add(&d, &mix->scale[i], sizeof mix->scale[i]);
-    }
-    return d.lo;
-}
-
 static void digest_weight(struct digest *d, const struct weight *w)
 {
     const uint32_t shape[] = {w->type, w->rows, w->cols, w->count};
@@ -212,13 +106,20 @@ struct digest session_digest(const struct session *l)
     if (r->plan->states)
         buf_printf(&text, " state %zu", r->device->ops->state_bytes(r->device));
     digest_add(&d, text.data, text.len);
-    for (uint32_t i = 1; i < l->own_weights; i++)
+    const uint32_t own = l->model->own_weights; /* adapters are in the salt */
+    for (uint32_t i = 1; i < (own ? own : l->model->weights.count); i++)
         digest_weight(&d, &l->model->weights.all[i]);
     for (uint32_t i = 1; l->tower && i < l->tower->tower->model.weights.count;
          i++) /* rows of images are its work */
         digest_weight(&d, &l->tower->tower->model.weights.all[i]);
     buf_free(&text);
     return d;
+}
+
+static bool session_on_cpu(const struct runner_options *r)
+{
+    struct err none = {0};
+    return r->device ? !strcmp(r->device, "cpu") : cuda_count(&none) <= 0;
 }
 
 /* Refuses a model that can never fit, with both figures, and sets how much free memory is for KV. Repacked
@@ -235,9 +136,7 @@ static int session_fits(struct session *l, struct runner_options *r, bool made, 
         kv += (double)(r->state_bytes ? r->state_bytes
                                       : runner_state_bytes(&l->model->plan) * (r->seqs ? r->seqs : 1));
     double weights = (made ? 0 : (double)l->store->bytes) + (double)l->model->converted;
-    struct err none = {0};
-    bool on_cpu = r->device ? !strcmp(r->device, "cpu") : cuda_count(&none) <= 0;
-    if (m.total && on_cpu && weights + kv > (double)m.total)
+    if (m.total && session_on_cpu(r) && weights + kv > (double)m.total)
         return err_set(
             e, ERR_RESOURCE,
             "the model needs %.2f GB (weights %.2f, a context of %u tokens %.2f) and there are %.2f GB of "
@@ -300,22 +199,15 @@ static uint64_t session_kv_bytes(const struct runner *r)
     return bytes;
 }
 
-/* The files of the model and its adapters. */
 static int session_intact(void *arg, struct err *e)
 {
     const struct session *l = arg;
-    int changed = store_check(l->store, e);
-    for (uint32_t i = 0; i < l->adapters && !changed; i++)
-        changed = l->adapter_store[i] ? store_check(l->adapter_store[i], e) : 0;
-    return changed;
+    return store_check(l->store, e);
 }
 
 bool session_is_changed(const struct session *l)
 {
-    bool changed = store_is_changed(l->store);
-    for (uint32_t i = 0; i < l->adapters; i++)
-        changed |= l->adapter_store[i] && store_is_changed(l->adapter_store[i]);
-    return changed && l->runner->intact;
+    return store_is_changed(l->store) && l->runner->intact;
 }
 
 /* A step has room for the image tokens that have to be in one. */
@@ -339,11 +231,12 @@ int session_open(struct session **out, struct store *store, const struct session
     }
     l->store = store;
     pthread_mutex_init(&l->lock, NULL);
+    adapters_init(&l->adapters);
     sampler_defaults(&l->defaults);
     l->reasoning_budget = o->reasoning_limited ? o->reasoning_budget : REASONING_UNLIMITED;
     if (defaults_sampling(store, &l->defaults, e) || preset_apply(l, o->preset, e) ||
         constraint_cache_open(&l->constraints, CONSTRAINT_CACHE_BYTES, e) || session_model(l, &r.ctx, o, e) ||
-        session_adapters(l, o, e) || session_fits(l, &r, o->quant != NULL, e) ||
+        adapters_open(l, o, session_on_cpu(&r), e) || session_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
         session_whole(l, &r) || runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
         defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || session_intact(l, e)) {
@@ -376,10 +269,7 @@ void session_close(struct session *l)
     chat_close(l->chat);
     tokenizer_close(l->tokenizer);
     model_close(l->model);
-    for (uint32_t i = 0; i < l->adapters; i++) {
-        mem_free(l->adapter[i].name);
-        store_close(l->adapter_store[i]);
-    }
+    adapters_close(&l->adapters);
     store_close(l->store);
     json_decref(l->preset);
     mem_free(l->preset_stops);

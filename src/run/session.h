@@ -2,7 +2,6 @@
  * used by one thread, unless a function says otherwise. */
 #pragma once
 
-#include "base/digest.h"
 #include "base/err.h"
 #include "lang/chat/chat.h"
 #include "lang/grammar/constraint.h"
@@ -10,6 +9,7 @@
 #include "lang/token/tokenizer.h"
 #include "model/model.h"
 #include "quant/recipe.h"
+#include "run/adapters.h"
 #include "run/constraint_cache.h"
 #include "run/picture.h"
 #include "run/runner.h"
@@ -37,17 +37,10 @@ struct session_options {
     bool no_images;               /* no tower is opened */
     const char *const *lora;      /* (loras): adapters, each "NAME=PATH[:SCALE]" or "PATH[:SCALE]" */
     size_t loras;
-    const char *name;     /* that it was asked for by; NULL = by its path */
+    uint32_t lora_places, lora_rank; /* for adapters that come later (engine_load_adapter); 0 = none come */
+    uint64_t lora_bytes;             /* that those may take */
+    const char *name;                /* that it was asked for by; NULL = by its path */
     const json_t *preset; /* settings of its own: parameters, system, messages (hub/preset.h); NULL = none */
-};
-
-enum { SESSION_ADAPTERS = 64 };
-
-/* An adapter by the name that requests use. Number i of the table is adapter i + 1 of the plan. */
-struct session_adapter {
-    char *name;
-    float scale;          /* the default of requests */
-    struct digest digest; /* of its tensors */
 };
 
 struct session {
@@ -68,10 +61,7 @@ struct session {
     size_t stops;
     uint64_t kv_bytes; /* of all pages of KV */
     double seconds;    /* to open all of it */
-    struct session_adapter adapter[SESSION_ADAPTERS];
-    struct store *adapter_store[SESSION_ADAPTERS];
-    uint32_t adapters;
-    uint32_t own_weights;      /* of the model's table: those of adapters follow */
+    struct adapters adapters;
     json_t *preset;            /* as in the options, or NULL */
     const char **preset_stops; /* (preset_stop_count): stop strings of requests that have none */
     size_t preset_stop_count;
@@ -96,11 +86,6 @@ bool session_ends(const struct session *l, int32_t id);
 const struct constraint_vocab *session_vocab(struct session *l, struct err *e);
 /* The same with the control tokens that calls are written with. */
 const struct constraint_vocab *session_call_vocab(struct session *l, struct err *e);
-
-/* What a request asks for: "NAME[:SCALE]", several with commas between; NULL or "" = none. Any thread. */
-int session_adapt(const struct session *l, const char *text, struct adapter_mix *out, struct err *e);
-/* The salt of prefixes for these adapters: different for other adapters, the same in every process. */
-uint64_t session_salt(const struct session *l, const struct adapter_mix *mix, uint64_t salt);
 
 /* A digest of what KV is computed with, except adapters: weights, plan, settings and kernels. Reads all
  * weights. */

@@ -85,10 +85,16 @@ static void api_write_status(struct json *j, const struct served *s)
     json_end(j, '}');
 }
 
+struct api_writer {
+    struct json j;
+    const struct models *models;
+};
+
 /* name: its own, an alias, or that of an adapter */
-static void api_write_model(void *json, const struct served *s, const char *name)
+static void api_write_model(void *writer, const struct served *s, const char *name)
 {
-    struct json *j = json;
+    struct json *j = &((struct api_writer *)writer)->j;
+    const struct served_adapter *a = models_adapter(((struct api_writer *)writer)->models, name);
     json_begin(j, '{');
     json_key(j, "id");
     json_str(j, name);
@@ -98,6 +104,10 @@ static void api_write_model(void *json, const struct served *s, const char *name
     json_int(j, s->facts.modified);
     json_key(j, "owned_by");
     json_str(j, "quern");
+    if (a) { /* as vLLM has it */
+        json_key(j, "parent");
+        json_str(j, s->name);
+    }
     json_key(j, "max_model_len");
     json_uint(j, s->facts.context);
     api_write_meta(j, &s->facts);
@@ -112,17 +122,18 @@ void api_models(struct conn *c)
         return;
     }
     struct buf out = {0};
-    struct json j = {.out = &out};
-    json_begin(&j, '{');
-    json_key(&j, "object");
-    json_str(&j, "list");
-    json_key(&j, "data");
-    json_begin(&j, '[');
+    struct api_writer w = {{.out = &out}, c->server->models};
+    struct json *j = &w.j;
+    json_begin(j, '{');
+    json_key(j, "object");
+    json_str(j, "list");
+    json_key(j, "data");
+    json_begin(j, '[');
     models_lock(c->server->models);
-    models_each(c->server->models, api_write_model, &j);
+    models_each(c->server->models, api_write_model, &w);
     models_unlock(c->server->models);
-    json_end(&j, ']');
-    json_end(&j, '}');
+    json_end(j, ']');
+    json_end(j, '}');
     route_json(c, 200, &out);
 }
 
@@ -147,16 +158,16 @@ void api_model(struct conn *c)
 {
     char name[API_NAME];
     struct buf out = {0};
-    struct json j = {.out = &out};
     struct models *m = c->server->models;
+    struct api_writer w = {{.out = &out}, m};
     bool is_name = route_part(c, 0, name, sizeof name);
     models_lock(m);
     const struct served *s = is_name ? models_find(m, name) : NULL;
-    const char *called = s && !models_is_adapter(m, name) ? models_called(m, s, name) : name;
+    const char *called = s && !models_adapter(m, name) ? models_called(m, s, name) : name;
     if (s && conn_is_anthropic(c))
-        anthropic_write_model(&j, s, called);
+        anthropic_write_model(&w.j, s, called);
     else if (s)
-        api_write_model(&j, s, called);
+        api_write_model(&w, s, called);
     models_unlock(m);
     if (s)
         route_json(c, 200, &out);

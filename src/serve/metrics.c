@@ -192,25 +192,40 @@ static void metrics_value(struct buf *out, const char *text)
         }
 }
 
-/* The adapters that some request has, with commas. */
-static void metrics_adapters(struct buf *out, const struct server *s, const uint32_t *requests)
+struct metrics_count {
+    const struct server *of;
+    size_t count;
+};
+
+struct metrics_names {
+    struct buf *out;
+    bool any;
+};
+
+static void metrics_adapter(void *arg, const char *name)
 {
-    const struct models_options *o = s->models->o;
-    bool any = false;
-    for (size_t i = 0; i < o->adapter_count; i++) {
-        if (!requests[o->adapter_number[i]])
-            continue;
-        buf_str(out, any ? "," : "");
-        metrics_value(out, o->adapters[i]);
-        any = true;
-    }
+    struct metrics_names *n = arg;
+    buf_str(n->out, n->any ? "," : "");
+    metrics_value(n->out, name);
+    n->any = true;
+}
+
+static void metrics_count_adapter(void *arg, const struct served *s, const char *name)
+{
+    const struct server *of = ((struct metrics_count *)arg)->of;
+    (void)s;
+    ((struct metrics_count *)arg)->count += models_adapter(of->models, name) != NULL;
 }
 
 static void metrics_info(struct buf *out, const struct server *s, const struct engine_stats *e,
                          const char *labels)
 {
     struct timespec now;
+    struct metrics_count n = {.of = s};
     clock_gettime(CLOCK_REALTIME, &now);
+    models_lock(s->models);
+    models_each(s->models, metrics_count_adapter, &n);
+    models_unlock(s->models);
     buf_printf(out,
                "# HELP vllm:cache_config_info Pages for keys and values.\n"
                "# TYPE vllm:cache_config_info gauge\n"
@@ -218,10 +233,10 @@ static void metrics_info(struct buf *out, const struct server *s, const struct e
                "# HELP vllm:lora_requests_info Adapters of requests; the value is the time.\n"
                "# TYPE vllm:lora_requests_info gauge\n"
                "vllm:lora_requests_info{%smax_lora=\"%zu\",running_lora_adapters=\"",
-               labels, RUNNER_PAGE, e->blocks, labels, s->models->o->adapter_count);
-    metrics_adapters(out, s, e->lora_running);
+               labels, RUNNER_PAGE, e->blocks, labels, n.count);
+    models_busy_adapters(s->models, false, metrics_adapter, &(struct metrics_names){.out = out});
     buf_str(out, "\",waiting_lora_adapters=\"");
-    metrics_adapters(out, s, e->lora_waiting);
+    models_busy_adapters(s->models, true, metrics_adapter, &(struct metrics_names){.out = out});
     buf_printf(out, "\"} %lld.%06ld\n", (long long)now.tv_sec, now.tv_nsec / 1000);
 }
 

@@ -129,10 +129,6 @@ static void models_sum(struct engine_stats *sum, const struct engine_stats *e)
     sum->sizes.rows += e->sizes.rows;
     for (int i = 0; i <= STEP_SIZES; i++)
         sum->sizes.steps[i] += e->sizes.steps[i];
-    for (int i = 0; i < SESSION_ADAPTERS; i++) {
-        sum->lora_running[i] += e->lora_running[i];
-        sum->lora_waiting[i] += e->lora_waiting[i];
-    }
 }
 
 /* Adds the counters of an instance to the totals. */
@@ -161,14 +157,6 @@ const struct served *models_lock(struct models *m)
 void models_unlock(struct models *m)
 {
     pthread_mutex_unlock(&m->mutex);
-}
-
-bool models_is_adapter(const struct models *m, const char *name)
-{
-    for (size_t i = 0; name && i < m->o->adapter_count; i++)
-        if (!strcmp(m->o->adapters[i], name))
-            return true;
-    return false;
 }
 
 const struct served *models_first(struct models *m)
@@ -205,7 +193,8 @@ const struct served *models_find(struct models *m, const char *name)
     for (const struct served *s = m->all; s; s = s->next)
         if (s->listed && models_is_name(s->name, name))
             return s;
-    return models_alias(m, name) || models_is_adapter(m, name) ? models_first(m) : NULL;
+    const struct served_adapter *a = models_adapter(m, name);
+    return a ? models_adapted(m, a) : models_alias(m, name) ? models_first(m) : NULL;
 }
 
 void models_each(struct models *m, void (*take)(void *arg, const struct served *s, const char *name),
@@ -217,8 +206,11 @@ void models_each(struct models *m, void (*take)(void *arg, const struct served *
             take(arg, s, s->name);
     for (size_t i = 0; first && i < m->o->alias_count; i++)
         take(arg, first, m->o->aliases[i]);
-    for (size_t i = 0; first && i < m->o->adapter_count; i++)
-        take(arg, first, m->o->adapters[i]);
+    for (const struct served_adapter *a = m->adapters; a; a = a->next) {
+        const struct served *base = a->ready ? models_adapted(m, a) : NULL;
+        if (base)
+            take(arg, base, a->name);
+    }
 }
 
 /* Without a name: the first model that supports the request; for a chat preferably one with a template. */
@@ -502,12 +494,13 @@ int models_open(struct models **out, const struct models_options *o, struct err 
         return err_memory(e, "the models", sizeof *m);
     m->o = o;
     m->wanted_end = &m->wanted;
+    m->adapters_end = &m->adapters;
     pthread_mutex_init(&m->mutex, NULL);
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&m->changed, &clock);
     pthread_condattr_destroy(&clock);
-    if (models_scan(m, e) || models_start(m, e)) {
+    if (models_open_adapters(m, e) || models_scan(m, e) || models_start(m, e)) {
         models_close(m);
         return -1;
     }
@@ -537,6 +530,7 @@ void models_close(struct models *m)
         session_close(f->session);
     }
     models_free_list(m);
+    models_free_adapters(m);
     pthread_mutex_destroy(&m->mutex);
     pthread_cond_destroy(&m->changed);
     mem_free(m);

@@ -118,13 +118,22 @@ struct models_options {
     int (*open)(void *arg, struct session **out, const char *path, const struct session_options *o,
                 struct err *e);
     void *arg;
-    const char *const *adapters;    /* (adapter_count): names of the first model with an adapter */
-    const uint32_t *adapter_number; /* (adapter_count): which of all adapters, from 0 */
+    const char *const *adapters; /* (adapter_count): names of the first model with an adapter */
     size_t adapter_count;
     const char *const *aliases; /* (alias_count): further names of the first model */
     size_t alias_count;
     const char *chat_template;      /* of all models; NULL = each has its own */
     struct kv_publisher *publisher; /* of the events of prefix trees; NULL = none */
+};
+
+/* An adapter by the name that requests may use for its model. */
+struct served_adapter {
+    char name[ADAPTER_NAME], file[ADAPTER_NAME];
+    char *base;     /* its model's name; NULL = the first model */
+    char *path;     /* where a load of the model finds it; NULL = it comes with the model */
+    bool ready;     /* false: it is being loaded, or only its standing scale is kept here */
+    float standing; /* in requests that name no adapter */
+    struct served_adapter *next;
 };
 
 struct models {
@@ -137,6 +146,7 @@ struct models {
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* for the thread */
     struct served *all, **all_end;
+    struct served_adapter *adapters, **adapters_end;
     struct instance *wanted, **wanted_end;
     bool closing, rescan;
     struct models_stats {
@@ -189,9 +199,8 @@ int models_preloaded(struct models *m, struct model_wait *w, struct err *e);
  * freed. */
 const struct served *models_lock(struct models *m);
 void models_unlock(struct models *m);
-/* Call with the lock held, except the next two. Aliases and adapters are names of the first model. */
+/* Call with the lock held. Aliases and adapters are names of the first model. */
 const struct served *models_find(struct models *m, const char *name);
-bool models_is_adapter(const struct models *m, const char *name); /* NULL is none */
 /* The name to report for the model that was found by this name: the alias, or its own name. */
 const char *models_called(const struct models *m, const struct served *s, const char *name);
 const struct served *models_first(struct models *m);
@@ -204,6 +213,23 @@ void models_stats(struct models *m, struct models_stats *out);
 const char *models_fault(struct models *m);
 /* Why no request can be served now; NULL = they can. */
 const char *models_unable(struct models *m);
+
+/* ---- adapters (models_adapters.c) ---- */
+/* The adapter of this name, NULL = none; and the model that it is for. Call both with the lock held. */
+const struct served_adapter *models_adapter(const struct models *m, const char *name);
+const struct served *models_adapted(struct models *m, const struct served_adapter *a);
+bool models_adapts(struct models *m,
+                   const char *name); /* whether it is one; without the lock. NULL is none */
+/* Adds an adapter to a model that the caller holds, and to what loads of it add. */
+int models_load_adapter(struct models *m, struct instance *f, const struct adapter_source *s,
+                        struct failure *why);
+/* Requests find it no more. *users: how many still have it. */
+int models_drop_adapter(struct models *m, const char *name, uint32_t *users, struct failure *why);
+/* Sets what requests have that name no adapter, and keeps it for loads of the model. */
+int models_stand(struct models *m, struct instance *f, const struct adapter_mix *mix, struct failure *why);
+/* The names of adapters that some request has that runs, or that waits. */
+void models_busy_adapters(struct models *m, bool waiting, void (*take)(void *arg, const char *name),
+                          void *arg);
 
 /* ---- the list (models_list.c) ---- */
 int model_list_add(struct model_list *l, const char *name, const char *path, struct err *e);

@@ -20,3 +20,9 @@ void *models_thread(void *arg);
 /* Reads the list anew; the mutex is not held. */
 int models_scan(struct models *m, struct err *e);
 void models_free_list(struct models *m);
+
+/* The adapters of the options. */
+int models_open_adapters(struct models *m, struct err *e);
+void models_free_adapters(struct models *m);
+/* Adds the adapters that the model had to one that is loaded again. The mutex is not held. */
+void models_restore_adapters(struct models *m, struct instance *f);

@@ -197,8 +197,12 @@ static int models_read(struct models *m, struct instance *f, struct err *e)
         g.events = (struct kv_events_options){models_publish, f};
     uint32_t seqs = f->session->runner->most_seqs; /* a model's own settings may have fewer */
     g.slots = g.slots < seqs ? g.slots : seqs;
-    return f->kind == INSTANCE_VECTORS ? embedder_open(&f->embedder, f->session, &m->users, e)
-                                       : engine_open(&f->engine, f->session, &g, e);
+    if (f->kind == INSTANCE_VECTORS)
+        return embedder_open(&f->embedder, f->session, &m->users, e);
+    if (engine_open(&f->engine, f->session, &g, e))
+        return -1;
+    models_restore_adapters(m, f);
+    return 0;
 }
 
 static void models_measure(struct models *m, struct instance *f)

@@ -11,6 +11,7 @@
 #include "run/engine.h"
 #include "run/prefill.h"
 #include "run/session.h"
+#include "serve/adapters.h"
 #include "serve/field.h"
 #include "serve/format.h"
 #include "serve/limit.h"
@@ -127,7 +128,10 @@ static json_t *openai_read(struct request *a)
                                          .memory = size.memory,
                                          .depth = (int)limit_of(LIMIT_DEPTH),
                                          .nul = true};
-    json_t *body = openai_room(a, &size) ? NULL : jsonread_object(text, a->body.len, &most, "the body", &e);
+    json_t *body =
+        openai_room(a, &size)
+            ? NULL
+            : (a->route->list ? jsonread_value : jsonread_object)(text, a->body.len, &most, "the body", &e);
     if (e.code)
         request_fail(a, e.code == ERR_RESOURCE ? 413 : 400, NULL, "%s", e.text);
     buf_free(&a->body);
@@ -558,30 +562,16 @@ static int openai_reply(struct request *a, const struct request_draft *q, struct
 /* Adapters: the model's name, or "NAME[:SCALE],...", or [{"id" from 0, or "name", "scale"}] as llama.cpp has it. */
 static int openai_lora(struct request *a, struct request_draft *q)
 {
-    const struct session *l = a->model->session;
+    struct session *l = a->model->session;
     const json_t *lora = json_object_get(q->body, "lora");
     const char *model = field_text(q->body, "model"), *text = json_string_value(lora);
-    struct adapter_mix *mix = &q->request.lora;
     struct err e = {0};
-    bool named = !lora && models_is_adapter(a->server->models, model);
-    if (session_adapt(l, named ? model : text, mix, &e))
-        return request_fail(a, 400, "lora", "%s", e.text);
-    for (size_t i = 0; i < json_array_size(lora); i++) {
-        const json_t *one = json_array_get(lora, i);
-        const char *name = field_text(one, "name");
-        struct adapter_mix by_name = {0};
-        int64_t id = field_int(one, "id", -1);
-        if (name && session_adapt(l, name, &by_name, &e))
-            return request_fail(a, 400, "lora", "%s", e.text);
-        id = by_name.count ? (int64_t)by_name.id[0] - 1 : id;
-        if (id < 0 || id >= l->adapters)
-            return request_fail(a, 400, "lora",
-                                "lora[%zu] has to name an adapter by \"id\" (0 to %d) or \"name\"", i,
-                                (int)l->adapters - 1);
-        mix->id[mix->count] = (uint32_t)id + 1;
-        mix->scale[mix->count++] = (float)field_num(one, "scale", (double)l->adapter[id].scale);
-    }
-    return 0;
+    if (json_is_array(lora))
+        return adapters_mix(a, lora, &q->request.lora);
+    if (!session_adapt(l, a->adapted && !lora ? model : text, &q->request.lora, &e))
+        return 0;
+    return a->adapted && !lora ? failure_set(&a->failure, 404, "model_not_found", "model", "%s", e.text)
+                               : request_fail(a, 400, "lora", "%s", e.text);
 }
 
 static int openai_fits(struct request *a)

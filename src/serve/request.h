@@ -116,6 +116,7 @@ struct request {
     struct model_wait wait;
     struct instance *model;  /* the one that it got, and whose user it is */
     const char *called;      /* the name that it was asked for by */
+    bool adapted;            /* that was the name of an adapter */
     double keep;             /* for how long the model is to stay */
     struct vectors *vectors; /* what is being embedded */
     /* what a worker makes: a failure, a whole reply, or choices */

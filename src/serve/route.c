@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/adapters.h"
 #include "serve/anthropic.h"
 #include "serve/api.h"
 #include "serve/asset.h"
@@ -84,6 +85,10 @@ static const struct route routes[] = {
     {"POST", "/models/load", .prepare = api_load, .model = ROUTE_WORDS, .admin = true},
     {"POST", "/models/unload", .prepare = api_unload, .model = ROUTE_NO_MODEL, .admin = true},
     {"GET", "/models/*", .now = api_model},
+    {"GET", "/lora-adapters", .prepare = adapters_list},
+    {"POST", "/lora-adapters", .prepare = adapters_stand, .admin = true, .list = true},
+    {"POST", "/load_lora_adapter", .prepare = adapters_load, .admin = true},
+    {"POST", "/unload_lora_adapter", .prepare = adapters_unload, .model = ROUTE_NO_MODEL, .admin = true},
     {"GET", "/usage", STORED(api_usage)},
     {"GET", "/props", .now = api_props},
     {"GET", "/slots", .now = api_slots},

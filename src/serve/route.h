@@ -28,6 +28,7 @@ struct route {
     bool large;   /* the body may be as large as a file */
     bool form;    /* the body is a form */
     bool resumes; /* with X-Stream-Id, the reply can be followed again (resumable.h) */
+    bool list;    /* the body is a JSON list */
     enum route_model {
         ROUTE_WRITER,  /* prepare wants a model that writes */
         ROUTE_CHAT,    /* the same, rather one with a chat template where the request names none */

@@ -63,6 +63,8 @@ struct server_options {
     const struct batch_feed *feed; /* runs these lines, and ends with them; without an address. NULL = none */
     /* SIGHUP: reloads the keys into keys and key_count above; a key keeps its index. Runs in the loop. */
     int (*reload)(void *arg, struct err *e);
+    const char *
+        adapter_dir; /* adapters that clients with an admin key load are below it; resolved. NULL = none is */
     struct manager *manager; /* downloads, makes and removes models for admin keys; NULL = none does */
     void (*change_models)(void *arg,
                           const struct model_change *c); /* the list has to follow; a worker's thread */

@@ -141,6 +141,7 @@ int worker_model(struct request *a, enum route_model model)
             return request_fail(a, 400, "model", "model has to be a text");
         want.name = worker_knows(a->server, json_string_value(name)) ? json_string_value(name) : NULL;
         want.chat |= json_object_get(body, "messages") != NULL;
+        a->adapted = models_adapts(a->server->models, want.name);
         a->wait.ready = worker_model_ready;
         a->waits = models_take(a->server->models, &want, &a->wait) == TAKEN_LATER;
         if (a->waits)

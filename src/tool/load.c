@@ -253,12 +253,13 @@ static int load_adapters(const struct args *a, const char *lora[SESSION_ADAPTERS
 
 int load_mix(const struct session *l, struct adapter_mix *out, struct err *e)
 {
+    const struct adapters *t = &l->adapters;
     *out = (struct adapter_mix){0};
-    if (l->adapters > ADAPTERS_MIXED)
-        return err_set(e, ERR_USAGE, "%u adapters at once; the most is %d", l->adapters, ADAPTERS_MIXED);
-    for (; out->count < l->adapters; out->count++) {
-        out->id[out->count] = out->count + 1;
-        out->scale[out->count] = l->adapter[out->count].scale;
+    if (t->places > ADAPTERS_MIXED)
+        return err_set(e, ERR_USAGE, "%u adapters at once; the most is %d", t->places, ADAPTERS_MIXED);
+    for (; out->count < t->places; out->count++) {
+        out->id[out->count] = t->all[out->count].id;
+        out->scale[out->count] = t->all[out->count].scale;
     }
     return 0;
 }

@@ -174,18 +174,15 @@ static int run_model(const struct args *a, struct model *m, int32_t *ids, struct
 }
 
 /* Every --lora, all at once. */
-static int open_adapters(const struct args *a, struct model *m, struct store *out[ADAPTERS_MIXED],
-                         struct err *e)
+static int open_adapters(const struct args *a, struct model *m, struct err *e)
 {
+    const char *paths[ADAPTERS_MIXED];
     int at = 0;
     uint32_t n = 0;
-    for (const char *path; (path = args_next(a, "lora", &at)); n++) {
+    for (const char *path; (path = args_next(a, "lora", &at)); paths[n++] = path)
         if (n == ADAPTERS_MIXED)
             return err_set(e, ERR_USAGE, "more than %d of --lora", ADAPTERS_MIXED);
-        if (lora_open_store(&out[n], path, e))
-            return -1;
-    }
-    return n ? lora_bind(m, out, n, e) : 0;
+    return n ? lora_bind(m, paths, n, e) : 0;
 }
 
 /* With --image: the tower, and what the model's plan has to know of it. */
@@ -210,7 +207,7 @@ static int open_vision(const struct args *a, const struct store *s, struct seen 
 
 static int logits_run(const struct args *a, struct err *e)
 {
-    struct store *s = NULL, *adapters[ADAPTERS_MIXED] = {0};
+    struct store *s = NULL;
     struct model *m = NULL;
     struct seen seen = {0};
     struct logits l = {0};
@@ -224,7 +221,7 @@ static int logits_run(const struct args *a, struct err *e)
         struct model_options o = {.ctx = (uint32_t)args_int(a, "ctx", l.count)};
         if (open_vision(a, s, &seen, &o, e) == 0 && model_open(&m, s, &o, e) == 0 &&
             vision_fits(seen.vision, m, e) == 0 && load_predicts(m, s->path, e) == 0 &&
-            open_adapters(a, m, adapters, e) == 0 && run_model(a, m, ids, &seen, &l, e) == 0) {
+            open_adapters(a, m, e) == 0 && run_model(a, m, ids, &seen, &l, e) == 0) {
             if (args_flag(a, "json"))
                 print_json(&out, &l);
             else
@@ -237,8 +234,6 @@ static int logits_run(const struct args *a, struct err *e)
     mem_free(ids);
     seen_free(&seen);
     model_close(m);
-    for (size_t i = 0; i < ADAPTERS_MIXED && adapters[i]; i++)
-        store_close(adapters[i]);
     if (s)
         store_close(s);
     return ok;

@@ -27,6 +27,7 @@
 #include "tool/state_folder.h"
 #include "tool/tool.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -44,7 +45,6 @@ enum {
     SERVE_KEEP_RESPONSES = 30 * 86400,
     SERVE_WORDS = 256,
     SERVE_HOSTS = 64,
-    SERVE_NAME = 128,
     SERVE_NAMES = 64,
     SERVE_MCP = 32
 };
@@ -107,6 +107,8 @@ static const struct arg_option serve_options[] = {
      "keep stored responses and conversations for this time after their last use (default: 30d)", 0, 0},
     {"manage", 0, ARG_FLAG, NULL,
      "clients may pull, create, copy and delete models (default: those with an admin key)", 0, 0},
+    {"adapter-dir", 0, ARG_TEXT, "DIR",
+     "admin keys may load adapters of this folder while the server runs (/v1/load_lora_adapter)", 0, 0},
     {"no-sandbox", 0, ARG_FLAG, NULL,
      "keep the rights to files, calls and the network that the server does not need", 0, 0},
     IMAGES_TOWER,
@@ -140,8 +142,8 @@ struct serve {
     char *paths[SERVE_WORDS];       /* of the models that were named */
     const char *names[SERVE_NAMES]; /* of --name: the first is the model's own, the others are aliases */
     const char *adapters[SESSION_ADAPTERS];
-    uint32_t adapter_number[SESSION_ADAPTERS];
-    char adapter_names[SESSION_ADAPTERS][SERVE_NAME];
+    char adapter_names[SESSION_ADAPTERS][ADAPTER_NAME];
+    char adapter_dir[PATH_MAX];   /* "" = none */
     char *draft;                  /* the file of --draft; NULL = none */
     json_t *presets[SERVE_WORDS]; /* settings of the models that were named; NULL = none */
     struct serve_extra {          /* models that came while it runs (serve_change) */
@@ -287,6 +289,11 @@ static int serve_open(void *arg, struct session **out, const char *path, const s
     own.chat_template = s->chat_template.data;
     own.tool_parser = args_text(s->a, "tool-parser");
     own.reasoning = args_text(s->a, "reasoning");
+    if (s->o.adapter_dir && !own.hidden) {
+        own.lora_places = (uint32_t)limit_of(LIMIT_ADAPTERS);
+        own.lora_rank = (uint32_t)limit_of(LIMIT_ADAPTER_RANK);
+        own.lora_bytes = limit_of(LIMIT_ADAPTER_BYTES);
+    }
     json_t *preset = serve_preset(s, o->name);
     own.preset = preset;
     const json_t *ctx = json_object_get(json_object_get(preset, "parameters"), "num_ctx"),
@@ -381,23 +388,28 @@ static int serve_read(struct serve *s, struct err *e)
     return serve_metrics(s, e) || serve_keys(s, e) || server_check(&s->o, e) ? -1 : 0;
 }
 
-/* The names of --lora NAME=PATH, by which clients may call the model; one without a name is chosen by its number. */
+/* The names of --lora NAME=PATH, by which clients may call the model; one without a name is chosen by its number. And the
+ * folder of those that come later. */
 static int serve_adapters(struct serve *s, struct err *e)
 {
     int at = 0;
-    uint32_t number = 0;
-    for (const char *lora, *equals; (lora = args_next(s->a, "lora", &at)); number++) {
+    for (const char *lora; (lora = args_next(s->a, "lora", &at));) {
         if (s->a->count > 1 || args_text(s->a, "models-dir"))
             return err_set(e, ERR_USAGE, "--lora is for one model");
-        if (!(equals = strchr(lora, '=')) || s->m.adapter_count == SESSION_ADAPTERS)
+        if (!strchr(lora, '=') || s->m.adapter_count == SESSION_ADAPTERS)
             continue;
         char *name = s->adapter_names[s->m.adapter_count];
-        s->adapter_number[s->m.adapter_count] = number;
-        snprintf(name, SERVE_NAME, "%.*s", (int)(equals - lora), lora);
-        s->adapters[s->m.adapter_count++] = name;
+        if (adapter_name(lora, name))
+            s->adapters[s->m.adapter_count++] = name;
     }
     s->m.adapters = s->adapters;
-    s->m.adapter_number = s->adapter_number;
+    const char *folder = args_text(s->a, "adapter-dir");
+    struct stat st;
+    if (folder && (!realpath(folder, s->adapter_dir) || stat(folder, &st)))
+        return err_set(e, ERR_USAGE, "--adapter-dir %s: %s", log_safe(folder), strerror(errno));
+    if (folder && !S_ISDIR(st.st_mode))
+        return err_set(e, ERR_USAGE, "--adapter-dir %s is not a folder", log_safe(folder));
+    s->o.adapter_dir = folder ? s->adapter_dir : NULL;
     return 0;
 }
 
@@ -500,6 +512,7 @@ static int serve_use_models(struct serve *s, struct err *e)
     sandbox_use(&s->sandbox, SANDBOX_MODELS, args_text(s->a, "mmproj"));
     sandbox_use(&s->sandbox, SANDBOX_MODELS, s->draft);
     sandbox_use(&s->sandbox, SANDBOX_MODELS, folder);
+    sandbox_use(&s->sandbox, SANDBOX_MODELS, s->o.adapter_dir);
     struct hub h;
     if (s->manages && !tool_hub(&h, e)) { /* models that will come */
         sandbox_use(&s->sandbox, SANDBOX_MODELS, h.cache);

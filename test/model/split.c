@@ -18,7 +18,6 @@ enum { TOKENS = 40, CHUNK = 7 };
 struct opened {
     struct store *store;
     struct model *model;
-    struct store *adapter;  /* or NULL */
     struct adapter_mix mix; /* of the run */
     int32_t ids[TOKENS];
     float *want, *got; /* (TOKENS, out_width) */
@@ -47,7 +46,6 @@ static void close_model(struct opened *o)
     free(o->want);
     free(o->got);
     model_close(o->model);
-    store_close(o->adapter);
     store_close(o->store);
 }
 
@@ -171,7 +169,7 @@ static void adapters_in_two_parts(void **state)
         char path[300];
         open_model(&o, both[i][0]);
         snprintf(path, sizeof path, "test/data/lora/%s", both[i][1]);
-        if (lora_open_store(&o.adapter, path, &e) || lora_bind(o.model, &o.adapter, 1, &e))
+        if (lora_bind(o.model, &(const char *){path}, 1, &e))
             fail_msg("%s", e.text);
         o.mix = (struct adapter_mix){.count = 1, .id = {1}, .scale = {1}};
         cut_everywhere(&o, both[i][1]);

@@ -624,6 +624,7 @@ static void cpu_close(struct device *device)
 int cpu_open(struct device **out, const struct device_options *o, struct err *e)
 {
     static const struct device_ops ops = {.name = "cpu",
+                                          .adapts = true,
                                           .load = cpu_load,
                                           .need = cpu_need_memory,
                                           .prepare = cpu_prepare,
