@@ -131,6 +131,15 @@ const char *log_safe_n(const char *s, unsigned long n)
     return out;
 }
 
+void log_safe_add(struct buf *out, const char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+            buf_printf(out, "\\x%02x", (unsigned char)*s);
+        else
+            buf_char(out, *s);
+}
+
 const char *log_safe(const char *s)
 {
     return s ? log_safe_n(s, strlen(s)) : "(none)";

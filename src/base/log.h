@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct buf;
+
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
 void log_set_level(enum log_level most);
@@ -31,3 +33,5 @@ void log_fields(enum log_level level, const char *message, const struct log_fiel
  * bytes. The result lives in a ring of eight per thread: enough for one message. */
 const char *log_safe(const char *s);
 const char *log_safe_n(const char *s, unsigned long n);
+/* The same, whole: for paths and other texts that people copy. */
+void log_safe_add(struct buf *out, const char *s);

@@ -1,6 +1,7 @@
-/* The adapters of a session, by the names that requests use: those it was opened with, and those that come and go while
- * an engine runs it (engine_load_adapter). An adapter that is dropped has no name from then on, and leaves its place in the plan
- * when the last request that has it has ended. All functions may be called by any thread, unless they say otherwise. */
+/* The adapters of a session, by the names that requests use: those it was opened with, and those that come and go
+ * while an engine runs it (engine_load_adapter). An adapter that is dropped has no name from then on, and leaves its
+ * place in the plan when the last request that has it has ended. All functions may be called by any thread, unless they
+ * say otherwise. */
 #pragma once
 
 #include "base/digest.h"

@@ -194,12 +194,17 @@ int thread_set_metadata(sqlite3 *db, int64_t key, const char *id, const char *me
 
 /* ---- deletions ---- */
 
-static int thread_run(sqlite3 *db, const char *text, int64_t value, struct err *e)
+/* Runs statements about one row; 1: there is none (number 0), -1: it was not found out, or a statement failed. */
+static int thread_steps(sqlite3 *db, const char *const *steps, size_t count, int64_t number, struct err *e)
 {
-    struct sql q;
-    sql_begin(&q, db, text, e);
-    sql_bind_int(&q, value);
-    return sql_end(&q);
+    for (size_t i = 0; i < count && number > 0; i++) {
+        struct sql q;
+        sql_begin(&q, db, steps[i], e);
+        sql_bind_int(&q, number);
+        if (sql_end(&q))
+            return -1;
+    }
+    return number < 0 ? -1 : !number;
 }
 
 /* The row of a response stays without its content, since others go on from it; what is an item of a conversation stays
@@ -218,11 +223,7 @@ int thread_delete_response(sqlite3 *db, int64_t key, const char *id, struct err 
         "DELETE FROM threads WHERE number = (SELECT thread FROM responses WHERE number = ?1) AND id IS NULL"
         " AND NOT EXISTS (SELECT 1 FROM responses WHERE thread = threads.number AND body IS NOT NULL)",
     };
-    int64_t number = thread_of_response(db, id, key, e);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && number > 0; i++)
-        if (thread_run(db, steps[i], number, e))
-            return -1;
-    return number < 0 ? -1 : !number;
+    return thread_steps(db, steps, sizeof steps / sizeof *steps, thread_of_response(db, id, key, e), e);
 }
 
 /* Its responses stay: they become a thread without an id. */
@@ -238,11 +239,7 @@ int thread_delete_conversation(sqlite3 *db, int64_t key, const char *id, struct 
         "body IS NOT"
         " NULL)",
     };
-    int64_t number = thread_of_conversation(db, id, key, e);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && number > 0; i++)
-        if (thread_run(db, steps[i], number, e))
-            return -1;
-    return number < 0 ? -1 : !number;
+    return thread_steps(db, steps, sizeof steps / sizeof *steps, thread_of_conversation(db, id, key, e), e);
 }
 
 int thread_delete_item(sqlite3 *db, int64_t key, const char *conversation, const char *id, struct err *e)
@@ -258,10 +255,7 @@ int thread_delete_item(sqlite3 *db, int64_t key, const char *conversation, const
         return thread ? -1 : 1;
     int64_t number =
         thread_number(db, "SELECT number FROM items WHERE id = ? AND thread = ? AND listed", id, thread, e);
-    for (size_t i = 0; i < sizeof steps / sizeof *steps && number > 0; i++)
-        if (thread_run(db, steps[i], number, e))
-            return -1;
-    return number < 0 ? -1 : !number;
+    return thread_steps(db, steps, sizeof steps / sizeof *steps, number, e);
 }
 
 int thread_expire(sqlite3 *db, int64_t before, uint64_t most, struct err *e)

@@ -258,6 +258,13 @@ void api_props(struct conn *c)
         api_no_model(c);
 }
 
+/* Streams at once: a model's own settings may have fewer than the server. */
+static uint32_t instance_slots(const struct models *m, const struct instance *f)
+{
+    uint32_t most = f->session->runner->most_seqs, all = m->o->engine.slots;
+    return most && most < all ? most : all;
+}
+
 /* The slots of every loaded model that generates text. */
 void api_slots(struct conn *c)
 {
@@ -272,7 +279,7 @@ void api_slots(struct conn *c)
         if (f->state != INSTANCE_READY && (f->state != INSTANCE_LEAVING || !f->engine))
             continue;
         engine_stats(f->engine, &e);
-        for (uint32_t i = 0; i < m->o->engine.slots; i++) {
+        for (uint32_t i = 0; i < instance_slots(m, f); i++) {
             json_begin(&j, '{');
             json_key(&j, "id");
             json_uint(&j, id++);

@@ -78,9 +78,10 @@ struct served_facts {
 
 struct served {
     char *name, *path;
-    bool listed;   /* false: removed from the list; takes no new users */
-    bool stale;    /* the file has changed: the next load reads its facts again */
-    double failed; /* when its last load failed, on the monotonic clock; 0 = it did not */
+    bool removable; /* as in the list */
+    bool listed;    /* false: removed from the list; takes no new users */
+    bool stale;     /* the file has changed: the next load reads its facts again */
+    double failed;  /* when its last load failed, on the monotonic clock; 0 = it did not */
     struct served_facts facts;
     struct instance instances[INSTANCES];
     struct served *next;
@@ -101,7 +102,8 @@ struct model_wait {
 struct model_list {
     struct model_item {
         char *name, *path;
-    } * items; /* (count) */
+        bool removable; /* clients may remove it: it came through one */
+    } * items;          /* (count) */
     size_t count;
 };
 

@@ -55,8 +55,7 @@ int model_list_add(struct model_list *l, const char *name, const char *path, str
         mem_free(own_path);
         return err_memory(e, "the list of models", strlen(path));
     }
-    l->items[l->count].name = own_name;
-    l->items[l->count++].path = own_path;
+    l->items[l->count++] = (struct model_item){.name = own_name, .path = own_path};
     return 0;
 }
 
@@ -319,6 +318,7 @@ static int models_set_list(struct models *m, const struct model_list *l, const s
             continue;
         }
         s->listed = true;
+        s->removable = l->items[i].removable;
         if (served_is_away(s)) /* loaded instances stay as they are */
             s->facts = facts[i];
         s->next = NULL;

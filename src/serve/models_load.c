@@ -214,6 +214,8 @@ static void models_measure(struct models *m, struct instance *f)
     f->memory = d;
     f->device = device->ops->name;
     const struct tokenizer *t = f->session->tokenizer;
+    if (f->kind == INSTANCE_WRITER) /* a model's own settings may have another */
+        f->of->facts.context = f->session->runner->ctx;
     f->of->facts.can_insert = t && tokenizer_id(t, TOK_FIM_MID) >= 0;
     if (!m->o->memory && !device_is_cpu(device))
         m->room = models_used(m) + d.free;

@@ -2,6 +2,7 @@
  * thread for each request reads the manager's lines; the reply is sent in parts as they come. */
 #define _GNU_SOURCE
 #include "base/buf.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "hub/preset.h"
 #include "run/preset.h"
@@ -304,6 +305,16 @@ void ollama_copy(struct request *a)
     json_decref(body);
 }
 
+/* A model of the command line, or of its folder. */
+static bool manage_stays(struct request *a, const char *name)
+{
+    models_lock(a->server->models);
+    const struct served *s = models_find(a->server->models, name);
+    bool stays = s && !s->removable;
+    models_unlock(a->server->models);
+    return stays;
+}
+
 void ollama_delete(struct request *a)
 {
     if (a->stage) {
@@ -314,6 +325,11 @@ void ollama_delete(struct request *a)
     const char *model = body ? manage_name(body) : NULL;
     if (body && !model)
         request_fail(a, 400, "model", "model is missing");
+    else if (body && manage_stays(a, model))
+        request_fail(
+            a, 400, "model",
+            "'%s' was named when the server was started, and stays; 'quern rm' removes what was pulled",
+            log_safe(model));
     else if (body)
         manage_begin(a, json_pack("{s:s,s:s}", "do", "delete", "model", model), true);
     json_decref(body);

@@ -40,6 +40,18 @@ static const char *ps_text(const json_t *m, const char *name)
     return text ? log_safe(text) : "-";
 }
 
+/* Where its memory is, as Ollama's client says it. */
+static void ps_processor(char *out, size_t size, const json_t *m)
+{
+    double all = json_number_value(json_object_get(m, "size")),
+           card = json_number_value(json_object_get(m, "size_vram"));
+    int share = all > 0 ? (int)(100 * card / all + 0.5) : 0;
+    if (share > 0 && share < 100)
+        snprintf(out, size, "%d%%/%d%% CPU/GPU", 100 - share, share);
+    else
+        snprintf(out, size, "100%% %s", share ? "GPU" : "CPU");
+}
+
 static void ps_table(struct buf *out, const json_t *models)
 {
     size_t i, width = 4;
@@ -49,16 +61,18 @@ static void ps_table(struct buf *out, const json_t *models)
         size_t n = strlen(ps_text(m, "name"));
         width = n > width ? n : width;
     }
-    buf_printf(out, "%-*s  %-7s  %9s  %-6s  %7s  %s\n", (int)width, "NAME", "KIND", "SIZE", "DEVICE",
-               "CONTEXT", "UNTIL");
+    buf_printf(out, "%-*s  %-12s  %9s  %-15s  %7s  %-8s  %-7s  %s\n", (int)width, "NAME", "ID", "SIZE",
+               "PROCESSOR", "CONTEXT", "UNTIL", "KIND", "DEVICE");
     json_array_foreach((json_t *)models, i, m)
     {
-        char until[64];
+        char until[64], processor[64];
+        ps_processor(processor, sizeof processor, m);
         ps_until(until, sizeof until, json_string_value(json_object_get(m, "expires_at")));
-        buf_printf(out, "%-*s  %-7s  %6.2f GB  %-6s  %7lld  %s\n", (int)width, ps_text(m, "name"),
-                   ps_text(m, "kind"), 1e-9 * json_number_value(json_object_get(m, "size")),
-                   ps_text(m, "device"), (long long)json_integer_value(json_object_get(m, "context_length")),
-                   until);
+        buf_printf(out, "%-*s  %-12.12s  %6.2f GB  %-15s  %7lld  %-8s  %-7s  %s\n", (int)width,
+                   ps_text(m, "name"), ps_text(m, "digest"),
+                   1e-9 * json_number_value(json_object_get(m, "size")), processor,
+                   (long long)json_integer_value(json_object_get(m, "context_length")), until,
+                   ps_text(m, "kind"), ps_text(m, "device"));
     }
 }
 

@@ -21,7 +21,9 @@ static void pull_text(struct buf *out, const struct hub_name *n, const struct hu
         tool_scaled(out, (double)p->fetched, "B fetched, ");
     }
     tool_scaled(out, (double)p->bytes, "B");
-    buf_printf(out, "%s in %s\n", p->fetched ? "" : ", all here already,", log_safe(p->path));
+    buf_printf(out, "%s in ", p->fetched ? "" : ", all here already,");
+    log_safe_add(out, p->path);
+    buf_char(out, '\n');
 }
 
 static void pull_json(struct json *j, const char *model, const struct hub_pulled *p)

@@ -21,6 +21,7 @@
 #include "serve/server.h"
 #include "tool/images.h"
 #include "tool/load.h"
+#include "tool/serve_extra.h"
 #include "tool/serve_keys.h"
 #include "tool/slots.h"
 #include "tool/speculate.h"
@@ -29,7 +30,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,12 +146,7 @@ struct serve {
     char adapter_dir[PATH_MAX];   /* "" = none */
     char *draft;                  /* the file of --draft; NULL = none */
     json_t *presets[SERVE_WORDS]; /* settings of the models that were named; NULL = none */
-    struct serve_extra {          /* models that came while it runs (serve_change) */
-        char *name, *path;
-        json_t *preset;
-    } * extra; /* (extra_count), guarded by the mutex */
-    size_t extra_count;
-    pthread_mutex_t mutex;
+    struct serve_extra extra;     /* models that came while it runs */
     struct sandbox sandbox;
     struct state *state;
     char state_folder[PATH_MAX]; /* "" = in memory */
@@ -185,47 +180,10 @@ static const char *serve_path(struct serve *s, int i, const char *model, struct 
     return s->paths[i];
 }
 
-/* A model was pulled, made, copied or removed. */
 static void serve_change(void *arg, const struct model_change *c)
 {
     struct serve *s = arg;
-    size_t i = 0;
-    struct serve_extra x = {.name = mem_strdup(c->name), .path = c->path ? mem_strdup(c->path) : NULL};
-    pthread_mutex_lock(&s->mutex);
-    while (i < s->extra_count && strcmp(s->extra[i].name, c->name))
-        i++;
-    if (i < s->extra_count) { /* what it was */
-        struct serve_extra was = s->extra[i];
-        s->extra[i] = s->extra[--s->extra_count];
-        mem_free(was.name);
-        mem_free(was.path);
-        json_decref(was.preset);
-    }
-    struct serve_extra *grown = x.path ? mem_realloc(s->extra, s->extra_count + 1, sizeof *grown) : NULL;
-    if (grown && x.name) {
-        s->extra = grown;
-        x.preset = json_deep_copy(c->preset);
-        s->extra[s->extra_count++] = x;
-    } else {
-        mem_free(x.name);
-        mem_free(x.path);
-    }
-    pthread_mutex_unlock(&s->mutex);
-}
-
-/* What has come since the start; a name of the command line stays what it is. */
-static int serve_list_extra(struct serve *s, struct model_list *out, struct err *e)
-{
-    int failed = 0;
-    pthread_mutex_lock(&s->mutex);
-    for (size_t i = 0; i < s->extra_count && !failed; i++) {
-        bool taken = false;
-        for (size_t k = 0; k < out->count; k++)
-            taken |= !strcmp(out->items[k].name, s->extra[i].name);
-        failed = taken ? 0 : model_list_add(out, s->extra[i].name, s->extra[i].path, e);
-    }
-    pthread_mutex_unlock(&s->mutex);
-    return failed;
+    serve_extra_change(&s->extra, c);
 }
 
 /* Those of the command line, then those of the folder. */
@@ -246,7 +204,7 @@ static int serve_list(void *arg, struct model_list *out, struct err *e)
         if (failed)
             return -1;
     }
-    return (folder && model_list_folder(out, folder, e)) || serve_list_extra(s, out, e) ? -1 : 0;
+    return (folder && model_list_folder(out, folder, e)) || serve_extra_list(&s->extra, out, e) ? -1 : 0;
 }
 
 /* The settings of a model by the name that clients use; a new reference, or NULL. */
@@ -260,11 +218,7 @@ static json_t *serve_preset(struct serve *s, const char *name)
         found = own && name && !strcmp(own, name) ? json_incref(s->presets[i]) : NULL;
         mem_free(own);
     }
-    pthread_mutex_lock(&s->mutex);
-    for (size_t i = 0; i < s->extra_count && !found; i++)
-        found = name && !strcmp(s->extra[i].name, name) ? json_incref(s->extra[i].preset) : NULL;
-    pthread_mutex_unlock(&s->mutex);
-    return found;
+    return found ? found : serve_extra_preset(&s->extra, name);
 }
 
 static int serve_open_with(struct serve *s, struct session **out, const char *path,
@@ -513,6 +467,12 @@ static int serve_use_models(struct serve *s, struct err *e)
     sandbox_use(&s->sandbox, SANDBOX_MODELS, s->draft);
     sandbox_use(&s->sandbox, SANDBOX_MODELS, folder);
     sandbox_use(&s->sandbox, SANDBOX_MODELS, s->o.adapter_dir);
+    const char *name;
+    json_t *entry;
+    json_object_foreach(s->extra.all, name, entry)
+    {
+        sandbox_use(&s->sandbox, SANDBOX_MODELS, json_string_value(json_object_get(entry, "path")));
+    }
     struct hub h;
     if (s->manages && !tool_hub(&h, e)) { /* models that will come */
         sandbox_use(&s->sandbox, SANDBOX_MODELS, h.cache);
@@ -552,8 +512,12 @@ static int serve_state_folder(struct serve *s, struct err *e)
     }
     if (state_folder(s->a, s->state_folder, &s->state_chosen, e))
         return -1;
-    if (!s->state_folder[0] || !state_make_folder(s->state_folder, &own))
+    if (!s->state_folder[0])
         return 0;
+    if (!state_make_folder(s->state_folder, &own)) {
+        serve_extra_keep(&s->extra, s->state_folder);
+        return 0;
+    }
     if (s->state_chosen)
         return err_set(e, own.code, "%s", own.text);
     log_warn("%s; responses, conversations and usage are kept in memory only", own.text);
@@ -574,6 +538,7 @@ static int serve_state(struct serve *s, struct err *e)
         return err_set(e, own.code, "%s", own.text);
     if (own.code)
         log_warn("%s; responses, conversations and usage are kept in memory only", own.text);
+    serve_extra_forget(&s->extra);
     return state_open(&s->state, &(struct state_options){NULL, most < MEMORY_MOST ? most : MEMORY_MOST}, e);
 }
 
@@ -729,11 +694,10 @@ static int serve_run(const struct args *a, struct err *e)
     if (!s)
         return err_memory(e, "the server", sizeof *s);
     s->a = a;
-    pthread_mutex_init(&s->mutex, NULL);
     s->o.notify = -1;
     s->chat_template.max = 4 << 20;
     mem_give_back();
-    int result = serve_all(s, e);
+    int result = serve_extra_open(&s->extra, e) ? -1 : serve_all(s, e);
     models_close(s->models);
     kv_publisher_stop(s->m.publisher); /* after the last event */
     state_close(s->state);
@@ -742,10 +706,7 @@ static int serve_run(const struct args *a, struct err *e)
         mem_free(s->paths[i]);
         json_decref(s->presets[i]);
     }
-    while (s->extra_count)
-        serve_change(s, &(struct model_change){.name = s->extra[0].name});
-    mem_free(s->extra);
-    pthread_mutex_destroy(&s->mutex);
+    serve_extra_close(&s->extra);
     mem_free(s->draft);
     sandbox_free(&s->sandbox);
     decoder_stop(s->o.decoder);

@@ -121,7 +121,9 @@ static void show_text(struct buf *out, const struct show *s)
     if (s->name.kind == HUB_REPO)
         buf_printf(out, "  %-14s %s, revision %s%s%s\n", "repository", s->name.repo, s->name.revision,
                    *s->listing.commit ? ", commit " : "", s->listing.commit);
-    buf_printf(out, "  %-14s %s\n", "here", s->here ? log_safe(s->path) : "no: 'quern pull' fetches it");
+    buf_printf(out, "  %-14s ", "here");
+    log_safe_add(out, s->here ? s->path : "no: 'quern pull' fetches it");
+    buf_char(out, '\n');
     if (s->here) {
         buf_printf(out, "  %-14s %s, ", "model",
                    *s->facts.architecture ? log_safe(s->facts.architecture) : "not said");

@@ -62,8 +62,11 @@ static int state_show(struct state_tool *t, struct err *e)
         json_begin(&j, '{');
         json_key(&j, "folder");
         json_str(&j, t->folder);
-    } else
-        buf_printf(&out, "%-14s %s\n", "folder", log_safe(t->folder));
+    } else {
+        buf_printf(&out, "%-14s ", "folder");
+        log_safe_add(&out, t->folder);
+        buf_char(&out, '\n');
+    }
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         int64_t v = sql_number(t->db, counts[i].text, 0);
         if (json) {

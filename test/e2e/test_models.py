@@ -181,7 +181,8 @@ def test_idle_models_go_and_ps_and_stop_say_what_is_there(serve, quern):
     server.ask("/models/load", {"model": "b"})
     server.ask("/api/generate", {"model": "b", "keep_alive": -1})
     table = quern("ps", "--url", server.url + "/").out
-    assert "b " in table and "for ever" in table
+    assert table.split("\n")[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "KIND", "DEVICE"]
+    assert "b " in table and "for ever" in table and ("100% CPU" in table or "GPU" in table)
     assert quern("stop", "--url", server.url, "b").out == "1 unloaded\n"
     until(lambda: states(server)["b"] == "unloaded")
     chat(server, "a")

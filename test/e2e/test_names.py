@@ -152,6 +152,58 @@ def test_ollamas_client_manages_models(managed, hub, tmp_path):  # noqa: F811
     assert other.chat("tiny", MESSAGES, options={"num_predict": 2}).eval_count == 2  # the server's own model is still there
 
 
+def test_pulled_models_survive_a_restart(binary, env, tiny, llama, tmp_path):  # noqa: F811
+    own = {**env, "QUERN_ADMIN_KEY": "boss", "QUERN_API_KEY": "sesame"}
+    args = [tiny[0], "--template", tiny[2], "--name", "tiny", "--ctx", "512", "--state-dir", tmp_path / "kept"]
+    boss, other = {"Authorization": "Bearer boss"}, {"Authorization": "Bearer sesame"}
+
+    def names(s):
+        return [m["id"] for m in s.ask("/v1/models", **other)["data"]]
+    s = Server(binary, *args, env=own)
+    assert s.ask("/api/pull", {"model": "llama3.2", "stream": False}, **boss)["status"] == "success"
+    assert s.ask("/api/create", {"model": "brief", "from": "llama3.2", "parameters": {"num_predict": 4}, "stream": False}, **boss)
+    status, _, reply = s.request("DELETE", "/api/delete", {"model": "tiny"}, **boss)
+    assert status == 400 and b"stays" in reply and "tiny" in names(s) and tiny[0].exists()
+    assert s.stop() == 0
+    s = Server(binary, *args, env=own)
+    assert sorted(names(s)) == ["brief", "llama3.2", "tiny"]
+    assert s.ask("/api/chat", {"model": "brief", "messages": MESSAGES, "stream": False}, **other)["eval_count"] == 4
+    assert s.request("DELETE", "/api/delete", {"model": "brief"}, **boss)[0] == 200
+    until(lambda: "brief" not in names(s))
+    assert s.stop() == 0
+    next((tmp_path / "hf").rglob("*Q4_K_M.gguf")).unlink()
+    s = Server(binary, *args, env=own)
+    assert names(s) == ["tiny"] and "llama3.2 is no longer listed" in "".join(s.log)
+    assert s.stop() == 0
+
+
+def test_settings_of_a_model_when_it_is_served(binary, env, tiny, tmp_path):  # noqa: F811
+    """Context, slots, sampling, template and adapters of models.json."""
+    from test_adapters import make
+    red = make(tmp_path / "red", 1)
+    config = {"small": {"from": str(tiny[0]), "template": "{{ messages[0].content }}:", "adapters": [str(red)],
+                        "parameters": {"num_ctx": 96, "slots": 1, "temperature": 0, "num_predict": 6}},
+              "plain": {"from": str(tiny[0]), "template": "{{ messages[0].content }}:", "parameters": {"num_predict": 6, "temperature": 0}}}
+    (tmp_path / "own.json").write_text(json.dumps(config))
+    s = Server(binary, "small", "plain", "--config", tmp_path / "own.json", "--slots", "4", "--device", "cpu", env=env)
+    try:
+        def chat(model, **more):
+            return s.ask("/v1/chat/completions", {"model": model, "messages": MESSAGES, "ignore_eos": True, **more})
+        small, plain = chat("small"), chat("plain")
+        assert small["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"] == 6
+        assert small["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+        text = [c["choices"][0]["message"]["content"] for c in (small, plain)]
+        assert text[0] != text[1] == chat("small", lora="")["choices"][0]["message"]["content"]
+        loaded = {m["name"]: m["context_length"] for m in s.ask("/api/ps")["models"]}
+        assert loaded["small"] == 96 != loaded["plain"]
+        assert [x["model"] for x in s.ask("/slots")].count("small") == 1 and [x["model"] for x in s.ask("/slots")].count("plain") == 4
+        assert [(a["name"], a["scale"]) for a in s.ask("/lora-adapters?model=small")] == [("red", 1)]
+        status, _, reply = s.request("POST", "/v1/completions", {"model": "small", "prompt": "a b c d " * 60})
+        assert status == 400 and b"context_length_exceeded" in reply
+    finally:
+        assert s.stop() == 0
+
+
 def test_a_pull_ends_with_its_client(managed, hub, tmp_path):  # noqa: F811
     hub.fault = lambda request: Fault(stall=500_000) if request["role"] == "store" else None
     with managed.connect() as s:
@@ -181,3 +233,18 @@ def test_llm_by_a_short_name(managed, tmp_path):
     done = subprocess.run([sys.executable, "-m", "llm", "-m", "l", "-o", "max_tokens", "4", "-n", "hi"], capture_output=True, text=True,
                           env={**os.environ, "LLM_USER_PATH": str(tmp_path)}, timeout=120)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.slow  # its imports take long
+def test_aider_by_a_short_name(managed, tmp_path):
+    """The client of test/clients, with the name that people type."""
+    aider = ROOT / ".venv-aider" / "bin" / "aider"
+    if not aider.exists():
+        pytest.skip("aider is not installed (.venv-aider)")
+    assert managed.ask("/api/pull", {"model": "llama3.2", "stream": False}, Authorization="Bearer boss")
+    done = subprocess.run([aider, "--model", "openai/llama3.2", "--message", "hi", "--no-git", "--yes-always", "--no-show-model-warnings",
+                           "--no-check-update", "--no-analytics", "--map-tokens", "0", "--no-stream"],
+                          capture_output=True, text=True, cwd=tmp_path, timeout=600, stdin=subprocess.DEVNULL,
+                          env={**os.environ, "OPENAI_API_BASE": f"{managed.url}/v1", "OPENAI_API_KEY": "sesame", "HOME": str(tmp_path)})
+    assert done.returncode == 0 and "Error" not in done.stdout, done.stdout + done.stderr
+    assert "llama3.2" in done.stdout
