@@ -7,6 +7,7 @@
 #include "model/bind.h"
 #include "model/families.h"
 #include "model/rope.h"
+#include "model/vision/params.h"
 
 #include <libgen.h>
 #include <math.h>
@@ -398,6 +399,16 @@ static void put_wkv(const struct keys_out *k)
     put_u32(k, "token_shift_count", k->h->arch->norm == NORM_LAYER ? 2 : 1);
 }
 
+/* How many layers add rows of the tower to their own. */
+static int put_deepstack(const struct keys_out *k, struct err *e)
+{
+    struct vision_params v = {0};
+    if (vision_present(k->m->store) && vision_read(&v, k->m->store, e))
+        return -1;
+    put_u32(k, "n_deepstack_layers", v.deepstacks);
+    return 0;
+}
+
 static int put_hparams(const struct keys_out *k, struct err *e)
 {
     const struct hparams *h = k->h;
@@ -410,8 +421,10 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     const char *act = h->act != h->arch->act ? hparams_act_name(h->act) : NULL;
     if (act)
         gguf_put_str(k->w, spell(k, "hidden_activation", name), act, strlen(act));
-    if (starts(k, "qwen35"))
-        gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_U32, h->rope_sections, 4);
+    if (starts(k, "qwen35") || h->rope_sections[0])
+        gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_I32, h->rope_sections, 4);
+    if (starts(k, "qwen3vl") && put_deepstack(k, e))
+        return -1;
     if (starts(k, "granite") || starts(k, "minicpm")) /* the file has the divisor */
         put_f32(k, "logit_scale", 1 / h->logit_scale);
     else if (starts(k, "cohere") || starts(k, "command"))
@@ -497,8 +510,7 @@ static int put_text(struct gguf_writer *w, const struct model *m, struct err *e)
     return failed ? -1 : 0;
 }
 
-/* The last part of the folder's path. */
-static void put_name(struct gguf_writer *w, const struct store *s)
+void gguf_keys_name(struct gguf_writer *w, const struct store *s)
 {
     char path[512];
     snprintf(path, sizeof path, "%s", s->path);
@@ -520,6 +532,6 @@ int keys_from_model(struct gguf_writer *w, const struct model *m, struct err *e)
         return err_set(e, ERR_DATA, "GGUF has no form for experts of attention, which jetmoe has");
     gguf_put_str(w, "general.architecture", k.arch, strlen(k.arch));
     gguf_put_str(w, "general.type", "model", 5);
-    put_name(w, m->store);
+    gguf_keys_name(w, m->store);
     return put_hparams(&k, e) || put_text(w, m, e) ? -1 : 0;
 }

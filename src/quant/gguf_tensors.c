@@ -18,7 +18,12 @@ static int by_name(const void *a, const void *b)
     return recipe_before(x->name, y->name);
 }
 
-static struct out *add(struct gguf_tensors *o, const char *name, struct err *e)
+void gguf_tensors_sort(struct gguf_tensors *o)
+{
+    qsort(o->all, o->count, sizeof *o->all, by_name);
+}
+
+struct out *gguf_tensors_add(struct gguf_tensors *o, const char *name, struct err *e)
 {
     struct out *more = mem_more(o->all, o->count, &o->room, sizeof *more);
     if (!more) {
@@ -37,7 +42,7 @@ static struct out *add(struct gguf_tensors *o, const char *name, struct err *e)
     return t;
 }
 
-static void count_dims(struct out *t)
+void gguf_tensors_count_dims(struct out *t)
 {
     t->dims = 1;
     for (uint32_t i = 1; i < 4; i++)
@@ -49,18 +54,18 @@ int gguf_tensors_from_gguf(struct gguf_tensors *o, const struct store *s, struct
 {
     for (size_t i = 0; i < s->count; i++) {
         const struct tensor *from = &s->tensors[i];
-        struct out *t = add(o, from->name, e);
+        struct out *t = gguf_tensors_add(o, from->name, e);
         if (!t)
             return -1;
         memcpy(t->shape, from->shape, sizeof t->shape);
-        count_dims(t);
+        gguf_tensors_count_dims(t);
         t->kept = from->type;
         t->parts = 1;
         if (!matrix_of(&t->part[0], from))
             return err_set(e, ERR_DATA, "tensor %s is too large, or its rows are no whole blocks",
                            log_safe(from->name));
     }
-    qsort(o->all, o->count, sizeof *o->all, by_name);
+    gguf_tensors_sort(o);
     return 0;
 }
 
@@ -97,7 +102,7 @@ static void shape_of(const struct hparams *h, const struct bound *b, const struc
         t->shape[1] = m->cols / h->k_dim;
     }
     gguf_hybrid_shape(h, b->name, t->shape);
-    count_dims(t);
+    gguf_tensors_count_dims(t);
 }
 
 /* What GGUF holds otherwise than the folder does. */
@@ -142,7 +147,7 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
     struct out *t = there < 0 ? NULL : &o->all[there];
     if (t && (!b->whole || t->parts == OUT_PARTS || t->complete)) /* bound twice: the same tensor */
         return 0;
-    if (!t && !(t = add(o, name, e)))
+    if (!t && !(t = gguf_tensors_add(o, name, e)))
         return -1;
     if (b->m.rows == 1 && b->whole && t->parts) { /* a longer vector */
         t->shape[0] += m.cols;
@@ -159,10 +164,10 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
     return 0;
 }
 
-/* A vector of our own. */
-static int add_vector(struct gguf_tensors *o, const char *name, const float *data, uint32_t n, struct err *e)
+int gguf_tensors_add_vector(struct gguf_tensors *o, const char *name, const float *data, uint32_t n,
+                            struct err *e)
 {
-    struct out *t = add(o, name, e);
+    struct out *t = gguf_tensors_add(o, name, e);
     if (!t)
         return -1;
     t->shape[0] = n;
@@ -183,7 +188,7 @@ static int add_proportional(struct gguf_tensors *o, const struct rope_params *r,
         return err_memory(e, "rope factors", half * sizeof *divisor);
     for (uint32_t i = 0; i < half; i++)
         divisor[i] = i >= turn ? 1e30f : r->factor > 0 ? r->factor : 1;
-    return add_vector(o, "rope_freqs.weight", divisor, half, e);
+    return gguf_tensors_add_vector(o, "rope_freqs.weight", divisor, half, e);
 }
 
 /* Scalings that GGUF keeps as divisors of the frequencies. */
@@ -192,8 +197,8 @@ static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err 
     const struct rope_params *r = &h->rope[0];
     uint32_t half = h->rope_dims / 2;
     if (r->scaling == SCALING_LONGROPE)
-        return add_vector(o, "rope_factors_short.weight", r->short_factor, r->factors, e) ||
-                       add_vector(o, "rope_factors_long.weight", r->long_factor, r->factors, e)
+        return gguf_tensors_add_vector(o, "rope_factors_short.weight", r->short_factor, r->factors, e) ||
+                       gguf_tensors_add_vector(o, "rope_factors_long.weight", r->long_factor, r->factors, e)
                    ? -1
                    : 0;
     if (r->scaling == SCALING_PROPORTIONAL)
@@ -207,7 +212,7 @@ static int add_rope(struct gguf_tensors *o, const struct hparams *h, struct err 
         return -1;
     for (uint32_t i = 0; i < half; i++)
         freqs[i] = (float)pow(r->theta, -2.0 * i / h->rope_dims) / freqs[i];
-    return add_vector(o, "rope_freqs.weight", freqs, half, e);
+    return gguf_tensors_add_vector(o, "rope_freqs.weight", freqs, half, e);
 }
 
 /* A head that is the embedding times another factor cannot be that tensor. */
@@ -216,7 +221,7 @@ static int add_head(struct gguf_tensors *o, const struct model *m, struct err *e
     int64_t table = names_find(&o->index, "token_embd.weight");
     if (names_find(&o->index, "output.weight") >= 0 || table < 0 || o->all[table].part[0].gain == 0)
         return 0;
-    struct out *t = add(o, "output.weight", e);
+    struct out *t = gguf_tensors_add(o, "output.weight", e);
     if (!t)
         return -1;
     const char *name = t->name;
@@ -233,7 +238,7 @@ int gguf_tensors_from_model(struct gguf_tensors *o, const struct model *m, struc
             return -1;
     if (add_rope(o, &m->h, e) || add_head(o, m, e))
         return -1;
-    qsort(o->all, o->count, sizeof *o->all, by_name);
+    gguf_tensors_sort(o);
     return 0;
 }
 

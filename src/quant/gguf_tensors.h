@@ -20,6 +20,7 @@ struct out {
     uint32_t parts;
     bool complete;   /* no part is missing */
     uint32_t kept;   /* enum dtype, the default where no recipe applies */
+    bool fixed;      /* it stays that, whatever the recipe */
     uint32_t type;   /* what it gets */
     uint32_t wanted; /* what it would get if its rows fitted the blocks */
 };
@@ -36,6 +37,14 @@ int gguf_tensors_from_gguf(struct gguf_tensors *o, const struct store *s, struct
 /* m is described (model_options.describe) and has to outlive the list. */
 int gguf_tensors_from_model(struct gguf_tensors *o, const struct model *m, struct err *e);
 void gguf_tensors_free(struct gguf_tensors *o);
+
+/* One more, a float of no source yet; NULL where there is no memory. Then, once all are there, their order. */
+struct out *gguf_tensors_add(struct gguf_tensors *o, const char *name, struct err *e);
+/* A vector of our own, which has to outlive the list. */
+int gguf_tensors_add_vector(struct gguf_tensors *o, const char *name, const float *data, uint32_t n,
+                            struct err *e);
+void gguf_tensors_count_dims(struct out *t);
+void gguf_tensors_sort(struct gguf_tensors *o);
 
 /* GGUF's name of a bound weight; false for tables of our own. */
 struct bound;

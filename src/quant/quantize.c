@@ -7,6 +7,7 @@
 #include "model/arch.h"
 #include "quant/gguf_keys.h"
 #include "quant/gguf_tensors.h"
+#include "quant/gguf_tower.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +17,9 @@ enum { QUANTIZATION_VERSION = 2 };
 struct quantize {
     const struct quantize_options *o;
     struct gguf_tensors outs;
-    struct model *model; /* described; NULL for a GGUF */
-    char arch[64];       /* as written */
+    struct model *model;         /* described; NULL for a GGUF and for a tower */
+    struct vision_params vision; /* of a tower */
+    char arch[64];               /* as written */
     struct gguf_writer w;
     struct matrix_out *items; /* (item_count): the parts of all tensors */
     struct quantize_item {
@@ -53,6 +55,11 @@ static int model_facts(struct quantize *q, const struct store *s, struct recipe_
         snprintf(q->arch, sizeof q->arch, "%s", h->arch->written ? h->arch->written : h->arch->name);
         m->layers = h->layers, m->heads = h->heads, m->experts = h->experts;
         m->kv_heads = h->layer[0].kv_heads;
+        return 0;
+    }
+    if (q->o->tower) {
+        snprintf(q->arch, sizeof q->arch, "clip");
+        m->layers = q->vision.used_layers, m->heads = q->vision.heads, m->kv_heads = q->vision.kv_heads;
         return 0;
     }
     struct gguf_str arch = {"", 0};
@@ -115,9 +122,12 @@ static int choose_types(struct quantize *q, const struct store *s, struct err *e
         t[i] = (struct recipe_tensor){.name = x->name, .dims = x->dims, .cols = x->shape[0], .kept = x->kept};
     }
     if (!failed)
-        recipe_choose(q->o->recipe, &m, t, q->outs.count, q->o->pure);
-    for (size_t i = 0; i < q->outs.count; i++)
-        q->outs.all[i].type = t[i].type, q->outs.all[i].wanted = t[i].wanted;
+        recipe_choose(q->o->recipe, &m, t, q->outs.count, q->o->pure || q->o->tower);
+    for (size_t i = 0; i < q->outs.count; i++) {
+        struct out *x = &q->outs.all[i];
+        x->type = x->fixed ? x->kept : t[i].type;
+        x->wanted = x->fixed ? x->kept : t[i].wanted;
+    }
     mem_free(t);
     return failed || (q->o->override_count && override_types(q, e)) ? -1 : 0;
 }
@@ -145,7 +155,7 @@ static int declare(struct quantize *q, const struct store *s, struct err *e)
     put_imatrix_keys(q);
     if (s->kind == STORE_GGUF)
         keys_from_gguf(&q->w, s->gguf);
-    else if (keys_from_model(&q->w, q->model, e))
+    else if (q->o->tower ? gguf_tower_keys(&q->w, s, &q->vision, e) : keys_from_model(&q->w, q->model, e))
         return -1;
     for (size_t i = 0; i < q->outs.count; i++) {
         const struct out *t = &q->outs.all[i];
@@ -255,7 +265,8 @@ static int write_file(struct quantize *q, const struct store *s, const char *out
     struct matrix_sink sink = {.put = put_piece, .progress = show, .arg = q};
     q->w.allow = q->o->allow;
     q->w.allow_arg = q->o->allow_arg;
-    if (gguf_begin(&q->w, out, q->o->split, e))
+    if (gguf_begin(&q->w, out, q->o->tower ? 0 : q->o->split, e) ||
+        (q->o->tower && gguf_tower_check(q->w.files[0].temporary, &q->vision, e)))
         return -1;
     struct pool *p = pool_open(q->o->threads, false, e);
     if (!p)
@@ -273,6 +284,8 @@ int quantize_run(const struct store *s, const char *out, const struct quantize_o
     int failed;
     if (s->kind == STORE_GGUF)
         failed = gguf_tensors_from_gguf(&q.outs, s, e);
+    else if (o->tower)
+        failed = vision_read(&q.vision, s, e) || gguf_tower_tensors(&q.outs, s, &q.vision, o->recipe, e);
     else
         failed = model_open(&q.model, s, &(struct model_options){.describe = true}, e) ||
                  gguf_tensors_from_model(&q.outs, q.model, e);

@@ -19,7 +19,8 @@ struct quantize_override {
 
 struct quantize_options {
     const struct recipe *recipe;
-    bool pure; /* the recipe's base type for every tensor that it takes */
+    bool pure;  /* the recipe's base type for every tensor that it takes */
+    bool tower; /* of a folder, the tower for images instead of the text model; as if pure */
     const struct quantize_override *overrides;
     size_t override_count;
     struct imatrix *imatrix;  /* NULL = none */

@@ -21,10 +21,11 @@ static bool is_mmproj(const char *name)
     return n > 5 && !strcasecmp(name + n - 5, ".gguf") && strcasestr(name, "mmproj");
 }
 
-/* Of several, the one whose name shares most with the model's, then the first by name. */
+/* Of several, the one whose name, behind "mmproj-", shares most with the model's, then the first by name. */
 static size_t common(const char *a, const char *b)
 {
     size_t n = 0;
+    a += !strncasecmp(a, "mmproj-", 7) ? 7 : 0;
     while (a[n] && a[n] == b[n])
         n++;
     return n;

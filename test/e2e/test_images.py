@@ -240,39 +240,74 @@ def test_text_models_refuse(serve, smollm2):
         assert status == 400 and b"reads only text" in reply, (path, reply)
 
 
+class Chat:
+    """The chat in a terminal of its own."""
+
+    def __init__(self, binary, home):
+        self.parent, child = pty.openpty()
+        self.p = subprocess.Popen([str(binary), "run", str(COLOURS), "--temp", "0", "-n", "8", "--device", "cpu"], stdin=child,
+                                  stdout=child, stderr=child, close_fds=True, env={**os.environ, "TERM": "dumb", "HOME": str(home)})
+        os.close(child)
+        self.seen = b""
+        self.until(">>> ")
+
+    def type(self, text):
+        os.write(self.parent, text.encode() + b"\n")
+
+    def until(self, text, seconds=120):
+        text, end = text.encode(), time.time() + seconds
+        while text not in self.seen:
+            assert time.time() < end and select.select([self.parent], [], [], 5)[0] or time.time() < end, self.seen
+            self.seen += os.read(self.parent, 4096)
+        self.seen = self.seen[self.seen.index(text) + len(text):]
+
+    def end(self):
+        self.type("/bye")
+        assert self.p.wait(60) == 0
+        os.close(self.parent)
+
+
 def test_chat_in_the_terminal(binary, terminals, tmp_path):
     """/image FILE, and a path that a terminal writes when a file is dropped on it."""
     for name, rgb in RGB.items():
         (tmp_path / f"my {name}.png").write_bytes(png(rgb))
-    parent, child = pty.openpty()
-    p = subprocess.Popen([str(binary), "run", str(COLOURS), "--temp", "0", "-n", "8", "--device", "cpu"], stdin=child, stdout=child,
-                         stderr=child, close_fds=True, env={**os.environ, "TERM": "dumb", "HOME": str(tmp_path)})
-    os.close(child)
-    seen = b""
-
-    def until(text, seconds=120):
-        nonlocal seen
-        end = time.time() + seconds
-        while text not in seen:
-            assert time.time() < end and select.select([parent], [], [], 5)[0] or time.time() < end, seen
-            seen += os.read(parent, 4096)
-        at = seen.index(text) + len(text)
-        seen = seen[at:]
-    until(b">>> ")
-    os.write(parent, f"/image {tmp_path}/my blue.png\n".encode())
-    until(b"4 tokens; it goes with the next message")
-    os.write(parent, f"{QUESTION}\n".encode())
-    until(b" blue")
-    os.write(parent, b"/clear\n")
+    chat = Chat(binary, tmp_path)
+    chat.type(f"/image {tmp_path}/my blue.png")
+    chat.until("4 tokens; it goes with the next message")
+    chat.type(QUESTION)
+    chat.until(" blue")
+    chat.type("/clear")
     dropped = str(tmp_path / "my green.png").replace(" ", "\\ ")
-    os.write(parent, f"{dropped} {QUESTION}\n".encode())
-    until(b"4 tokens")
-    until(b" green")
-    os.write(parent, b"/clear\n/image nowhere.png\n")
-    until(b"nowhere.png")
-    os.write(parent, b"/bye\n")
-    assert p.wait(60) == 0
-    os.close(parent)
+    chat.type(f"{dropped} {QUESTION}")
+    chat.until("4 tokens")
+    chat.until(" green")
+    chat.type("/clear\n/image nowhere.png")
+    chat.until("nowhere.png")
+    chat.end()
+
+
+def test_images_of_a_saved_conversation(binary, terminals, tmp_path):
+    """/save writes where the images are, /load reads them again: the answer is that of the file as it is then."""
+    file = tmp_path / "a.png"
+    file.write_bytes(png(RGB["blue"]))
+    chat = Chat(binary, tmp_path)
+    chat.type(f"/image {file}")
+    chat.until("it goes with the next message")
+    chat.type(QUESTION)
+    chat.until(" blue")
+    chat.type(f"/save {tmp_path}/talk.json")
+    chat.until("2 messages written")
+    assert str(file) in (tmp_path / "talk.json").read_text()
+    for colour in ("blue", "red"):
+        file.write_bytes(png(RGB[colour]))
+        chat.type(f"/clear\n/load {tmp_path}/talk.json")
+        chat.until("2 messages read")
+        chat.type("/retry")
+        chat.until(f" {colour}")
+    file.unlink()
+    chat.type(f"/load {tmp_path}/talk.json")
+    chat.until("cannot be read again")
+    chat.end()
 
 
 def test_every_family_goes_on_as_the_reference(binary, shared):

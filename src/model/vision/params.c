@@ -477,6 +477,8 @@ static int read_mmproj(struct vision_params *v, const struct keys *k, struct err
     p->longest = longest ? longest : p->sizing == SIZING_SPLIT ? 4 * v->image_size : v->image_size;
     p->min_pixels = least ? least : 8 * unit;
     p->max_pixels = most ? most : 4096 * unit;
+    if (p->sizing == SIZING_TOKENS && most >= unit)
+        p->max_tokens = (uint32_t)(most / unit);
     v->projector_eps = v->eps;
     const struct tensor *table = gguf_find_tensor(k->gguf, "v.position_embd.weight");
     if (table && v->family == VISION_GEMMA4)
