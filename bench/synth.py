@@ -13,7 +13,7 @@ import random
 import struct
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass
@@ -363,6 +363,8 @@ def main():
     a = p.parse_args()
     if a.preset in TOWERS:
         t = TOWERS[a.preset]
+        if a.layers:
+            t = replace(t, layers=a.layers, deepstack=tuple(range(len(t.deepstack)))[:a.layers])
         size = write(a.out, tower_metadata(a.preset, t), tower_tensors(t), a.seed)
         print(f"{a.out}: {size / 1e9:.2f} GB", file=sys.stderr)
         return
