@@ -21,7 +21,7 @@
 #define POOL_PAUSE() __builtin_ia32_pause()
 #endif
 
-enum { POOL_SPINS = 2000, POOL_MOST = CORES_MOST };
+enum { POOL_SPINS = 2000, POOL_YIELDS = 500, POOL_MOST = CORES_MOST };
 
 struct pool {
     int n;
@@ -41,14 +41,18 @@ struct pool {
     _Alignas(64) atomic_uint generation; /* of the barrier */
 };
 
-/* Waits until *word is no longer `old`: spins for some tens of microseconds, then sleeps. On a busy machine
- * the other worker may not be running at all: sleeping gives it the core. */
+/* Waits until *word is no longer `old`: spins for some tens of microseconds, then offers its core for some hundreds, then
+ * sleeps: to be woken takes a virtual machine longer than most waits are. On a busy machine the other worker may not be
+ * running at all: both give it the core. */
 static void pool_wait(struct pool *p, atomic_uint *word, unsigned old)
 {
-    for (int spins = 0; spins < POOL_SPINS; spins++) {
+    for (int tries = 0; tries < POOL_SPINS + POOL_YIELDS; tries++) {
         if (atomic_load_explicit(word, memory_order_acquire) != old)
             return;
-        POOL_PAUSE();
+        if (tries < POOL_SPINS)
+            POOL_PAUSE();
+        else
+            sched_yield();
     }
     atomic_fetch_add(&p->sleepers, 1);
     while (atomic_load(word) == old)

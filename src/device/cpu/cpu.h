@@ -1,5 +1,6 @@
 /* The internals of the CPU device. A step is one job of the pool: every worker runs the whole plan as a
- * `struct lane`, takes its share of each phase, and waits for the others at a barrier between phases.
+ * `struct lane`, takes its share of each phase, in products of few rows some of the others', too, and waits for the others
+ * at a barrier between phases.
  *
  * Ownership of outputs: a phase divides its output by columns, rows or heads, and each piece has one writer.
  * Every result depends on the step alone, never on the number of workers: sums are cut at fixed places.
@@ -10,6 +11,8 @@
 
 #include "device/cpu/kernels.h"
 #include "device/device.h"
+
+#include <stdatomic.h>
 
 struct pool;
 
@@ -68,12 +71,14 @@ struct moe_route {
     float *slot_weight;
 };
 
-/* Scratch of one worker. */
+/* Scratch of one worker, and what is left of its share of a loop. */
 struct worker_local {
-    void *kernel;      /* kernels.scratch_bytes */
-    float *tile[2];    /* (tile_floats): pieces of products */
-    float *low;        /* (max_rows or the experts' slots, largest rank): A x of adapters */
-    struct area input; /* rows prepared by each worker for itself, CPU_FEW at most */
+    _Alignas(64) _Atomic uint64_t left; /* see lane_take */
+    _Alignas(64) uint32_t loops;        /* loops that it has begun: the same for all workers */
+    void *kernel;                       /* kernels.scratch_bytes */
+    float *tile[2];                     /* (tile_floats): pieces of products */
+    float *low;                         /* (max_rows or the experts' slots, largest rank): A x of adapters */
+    struct area input;                  /* rows prepared by each worker for itself, CPU_FEW at most */
     float *state,
         *prepared; /* of recurrences: a part of a state, and what is made of rows first (ops_state.c) */
     float *index;  /* see index.c */
@@ -203,9 +208,19 @@ bool lane_adapts(const struct lane *l, struct linear linear);
  * CPU_UNIT: begin with the sum of share_cost over all of them, then ask for each in the same order. */
 struct share {
     uint64_t from, to, at;
+    uint64_t total; /* of a loop */
+    uint32_t loop;  /* its number */
 };
 uint64_t share_cost(uint32_t n, uint64_t unit_cost);
 struct share lane_share(const struct lane *l, uint64_t total);
+/* The same in pieces, for loops that wait for memory, where a core is often slower than another for a while: a worker takes
+ * its own share piece by piece, and then some of what others have left. All workers begin every loop, with the same total,
+ * and a barrier is between two loops. Where the step has many rows a share is one piece. */
+struct share lane_loop(const struct lane *l, uint64_t total);
+bool lane_take(const struct lane *l, struct share *s); /* false: nothing is left */
+/* The next piece of a loop over n columns of one product alone. */
+struct share lane_columns(const struct lane *l, uint32_t n);
+bool lane_take_columns(const struct lane *l, struct share *s, uint32_t n, uint32_t *n0, uint32_t *n1);
 bool share_next(struct share *s, uint32_t n, uint64_t unit_cost, uint32_t *n0,
                 uint32_t *n1); /* false: none of it */
 /* This worker's rows, or columns in units. */

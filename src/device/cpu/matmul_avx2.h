@@ -6,7 +6,7 @@
 
 /* Signed weights give their sign to the activations instead of being raised: 255 * 127 * 2 would not
  * fit 16 bits. */
-enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 2 };
+enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 2, LINE_ALONE = 0 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {

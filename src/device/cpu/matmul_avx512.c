@@ -6,10 +6,12 @@ ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->rests)
         for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
-            q8_tile_piece(type, job, false, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2});
+            q8_tile_piece(type, job, false, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2, TILE});
+    else if (job->one)
+        q8_tile_piece(type, job, false, (struct avx512_piece){0, 1, 1, 1});
     else
         for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-            q8_tile_piece(type, job, false, (struct avx512_piece){row, AT_ONCE, 1});
+            q8_tile_piece(type, job, false, (struct avx512_piece){row, AT_ONCE, 1, TILE});
 }
 
 /* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
@@ -31,7 +33,7 @@ static void float_tile_run(const struct tile_job *job)
     const struct float_tile *t = job->tile;
     const struct tile_out *out = &job->out;
     __m512 acc[TILE][WIDE];
-    tile_load(out, (struct avx512_piece){0, TILE, 1}, acc);
+    tile_load(out, (struct avx512_piece){0, TILE, 1, TILE}, acc);
     for (uint32_t i = 0; i < job->width; i++) {
         __m512 w[WIDE];
         for (int v = 0; v < WIDE; v++)
@@ -43,7 +45,7 @@ static void float_tile_run(const struct tile_job *job)
                 acc[r][v] = _mm512_fmadd_ps(w[v], x, acc[r][v]);
         }
     }
-    tile_store(out, (struct avx512_piece){0, TILE, 1}, acc);
+    tile_store(out, (struct avx512_piece){0, TILE, 1, TILE}, acc);
 }
 
 #include "device/cpu/matmul_tier.h"
@@ -66,7 +68,7 @@ ALWAYS_INLINE BF16_TARGET void bf16_dot_piece(const struct tile_job *job, int ro
 {
     const struct bf16_panel *p = job->panel;
     const struct bf16_pairs *t = job->tile;
-    const struct avx512_piece all = {0, rows, 1};
+    const struct avx512_piece all = {0, rows, 1, TILE};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);
     for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {
@@ -123,7 +125,7 @@ ALWAYS_INLINE void bf16_fma_piece(const struct tile_job *job, int rows)
 {
     const struct bf16_panel *p = job->panel;
     const struct bf16_floats *t = job->tile;
-    const struct avx512_piece all = {0, rows, 1};
+    const struct avx512_piece all = {0, rows, 1, TILE};
     __m512 acc[TILE][WIDE];
     tile_load(&job->out, all, acc);
     for (uint32_t i = 0; i < (job->width + 1) / 2; i++) {

@@ -4,7 +4,7 @@
 #include "device/cpu/matmul_panel.h"
 
 /* VNNI multiplies unsigned by signed bytes, so that signed weights are raised. */
-enum { SIGNED_OFFSET = 128, PACKED_MOST = 32 };
+enum { SIGNED_OFFSET = 128, PACKED_MOST = 32, LINE_ALONE = 1 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -32,10 +32,10 @@ enum { AT_ONCE = 4, WIDE = PANEL / 16 };
 /* With rests the integers of as many rows fit the registers, those of types with halves of half as many. */
 #define RESTS_AT_ONCE(type) (unit_traits[type].halves ? AT_ONCE / 2 : AT_ONCE)
 
-/* Rows [row, row + rows) of a tile, of one line or two; rows and lines are constants. */
+/* Rows [row, row + rows) of a tile of `lanes` lines, of one line or two; all but row are constants. */
 struct avx512_piece {
     uint32_t row;
-    int rows, lines;
+    int rows, lines, lanes;
 };
 
 ALWAYS_INLINE __mmask16 columns_mask(const struct tile_out *out, int v)
@@ -159,7 +159,7 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx512_source *s, const
         for (int v = 0; v < WIDE; v++)
             w[v] = source_four(type, s, g, j, v);
         for (int r = 0; r < lines; r++) {
-            __m512i x = all_lanes(t->q[8 * g + j][p.lines * p.row + r]);
+            __m512i x = all_lanes(tile_four(t, p.lanes, 8 * g + j, p.lines * p.row + r));
             for (int v = 0; v < WIDE; v++)
                 dot[r][v] = _mm512_dpbusd_epi32(dot[r][v], w[v], x);
         }
@@ -177,7 +177,7 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const
     const int parts = unit_traits[type].halves ? 2 : 1, fours = 8 / parts;
     const uint32_t at = parts * g + i;
     __m512i dot[TILE][WIDE];
-    tile_dots(type, s, t, p, g, fours * i, fours * (i + 1), t->start[at], dot);
+    tile_dots(type, s, t, p, g, fours * i, fours * (i + 1), tile_start(t, p.lanes, at), dot);
     for (int v = 0; v < WIDE; v++) {
         __m512 a = source_a(type, s, at, i, v);
         for (int r = 0; r < p.rows; r++) {
@@ -186,9 +186,10 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const
         }
     }
     for (int v = 0; v < WIDE && unit_traits[type].has_min; v++) {
-        __m512 b = source_b(type, s, at, i, v);
+        const __m512 b = source_b(type, s, at, i, v);
+        const float *sum = tile_sum(t, p.lanes, at);
         for (int r = 0; r < p.rows; r++)
-            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(t->sum[at][p.lines * (p.row + r)]), acc[r][v]);
+            acc[r][v] = _mm512_fmadd_ps(b, _mm512_set1_ps(sum[p.lines * (p.row + r)]), acc[r][v]);
     }
 }
 
@@ -200,8 +201,8 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
-        const float *d =
-            job->tile->d[g] + p.lines - 1; /* the last line's: what the integers are in units of */
+        /* the last line's: what the integers are in units of */
+        const float *d = tile_d(job->tile, p.lanes, g) + p.lines - 1;
         if (packed)
             s.packed = packed_step(type, &walk, g);
         for (int i = 0; i < (unit_traits[type].halves ? 2 : 1); i++)
@@ -220,24 +221,24 @@ void q8_tile_panel_avx512(uint32_t type, const struct q8_tile_job *job);
  * it waits for registers. */
 ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
-    if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 1});
-    else if (job->out.rows == 2)
-        q8_tile_piece(type, job, true, (struct avx512_piece){0, 2, 1});
+    if (job->one)
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 1, 1});
+    else if (job->out.rows <= 2)
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 2, 1, TILE});
     else if (job->out.rows > AT_ONCE && job->alone)
-        q8_tile_piece(type, job, true, (struct avx512_piece){0, TILE, 1});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, TILE, 1, TILE});
     else
         for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-            q8_tile_piece(type, job, true, (struct avx512_piece){row, AT_ONCE, 1});
+            q8_tile_piece(type, job, true, (struct avx512_piece){row, AT_ONCE, 1, TILE});
 }
 
 ALWAYS_INLINE void q8_tile_packed_rests(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 2});
+        q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 2, TILE});
     else
         for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
-            q8_tile_piece(type, job, true, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2});
+            q8_tile_piece(type, job, true, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2, TILE});
 }
 
 ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)

@@ -10,7 +10,7 @@
 #include "device/cpu/matmul_panel.h"
 
 /* Bytes of both sides are signed. */
-enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 4 };
+enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 4, LINE_ALONE = 0 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {

@@ -16,7 +16,8 @@
 
 #include "device/cpu/matmul_panel.h"
 
-enum { PACKED_FOURS = 4 * PANEL, PACKED_HALVES = 2 * PANEL };
+/* PACKED_AHEAD: bytes that are prefetched. */
+enum { PACKED_FOURS = 4 * PANEL, PACKED_HALVES = 2 * PANEL, PACKED_AHEAD = 4096 };
 
 ALWAYS_INLINE __m256i packed_levels(uint32_t type, __m256i codes)
 {
@@ -123,7 +124,7 @@ ALWAYS_INLINE struct packed_group packed_step(uint32_t type, struct packed_walk 
         p.min = w->head + PACKED_HALVES;
     }
     if (w->first)
-        ask_ahead(w->next, STREAM_AHEAD, packed_group_bytes(type));
+        ask_ahead(w->next, PACKED_AHEAD, packed_group_bytes(type));
     w->next += packed_group_bytes(type);
     return p;
 }

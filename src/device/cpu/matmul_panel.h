@@ -32,6 +32,27 @@ struct q8_scratch {
     struct q8_tile tile[TILES];
 };
 
+/* A tile's numbers where it has `lanes` lines: TILE of them, or one that is alone, without room for others. */
+ALWAYS_INLINE const int8_t *tile_four(const struct q8_tile *t, int lanes, uint32_t four, uint32_t line)
+{
+    return (const int8_t *)t->q + 4 * (four * (uint32_t)lanes + line);
+}
+
+ALWAYS_INLINE const float *tile_d(const struct q8_tile *t, int lanes, uint32_t g)
+{
+    return (const float *)t->d + g * (uint32_t)lanes;
+}
+
+ALWAYS_INLINE const float *tile_sum(const struct q8_tile *t, int lanes, uint32_t at)
+{
+    return (const float *)t->sum + at * (uint32_t)lanes;
+}
+
+ALWAYS_INLINE const int32_t *tile_start(const struct q8_tile *t, int lanes, uint32_t at)
+{
+    return (const int32_t *)t->start + at * (uint32_t)lanes;
+}
+
 /* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
 enum { FEW = 4, Q8_ROW_BYTES = UNIT + UNIT / 8 + UNIT / 4 };
 
@@ -86,6 +107,7 @@ struct q8_tile_job {
     const struct q8_tile *tile;
     uint32_t groups;
     bool alone; /* there is no other tile for this panel */
+    bool one;   /* the tile has one line, without room for others */
     bool
         rests; /* of two lines of the tile the second is the rest of the first: a row of the result is of both */
     struct tile_out out;

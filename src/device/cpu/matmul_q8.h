@@ -6,6 +6,7 @@
  *   dot_bytes       8 int32, each the sum of four products of bytes w * x
  *   q8_tile_run     a panel times a tile
  *   panel_ready, tile_ready  a panel or a tile that is complete, in an order of its own
+ *   LINE_ALONE      q8_tile_run takes a single line that is packed without room for others
  *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
  *
  * Few rows of activations stream along the weights in the file's layout; more go through panels. Both use the
@@ -29,19 +30,27 @@ struct q8_row {
     float *d, *sum;
 };
 
+/* The sums of both halves of 32 quants. */
+ALWAYS_INLINE void q8_halves(const int8_t *q, int32_t half[2])
+{
+    __m256i v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load_32(q));
+    v = _mm256_madd_epi16(v, _mm256_set1_epi16(1));
+    v = _mm256_hadd_epi32(v, v);
+    v = _mm256_hadd_epi32(v, v);
+    half[0] = _mm256_cvtsi256_si32(v);
+    half[1] = _mm256_extract_epi32(v, 4);
+}
+
 static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t groups, float *sum)
 {
-    const __m256i ones = _mm256_set1_epi8(1), ones_16 = _mm256_set1_epi16(1);
     for (uint32_t g = 0; g < groups; g++) {
-        __m256i v = _mm256_madd_epi16(_mm256_maddubs_epi16(ones, load_32(q + 32 * (size_t)g)), ones_16);
-        v = _mm256_hadd_epi32(v, v);
-        v = _mm256_hadd_epi32(v, v);
-        int low = _mm256_cvtsi256_si32(v), high = _mm256_extract_epi32(v, 4);
+        int32_t half[2];
+        q8_halves(q + 32 * (size_t)g, half);
         if (halves) {
-            sum[2 * g] = d[g] * (float)low;
-            sum[2 * g + 1] = d[g] * (float)high;
+            sum[2 * g] = d[g] * (float)half[0];
+            sum[2 * g + 1] = d[g] * (float)half[1];
         } else {
-            sum[g] = d[g] * (float)(low + high);
+            sum[g] = d[g] * (float)(half[0] + half[1]);
         }
     }
 }
@@ -105,6 +114,11 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
 ALWAYS_INLINE uint32_t q8_lines(const struct matmul *job)
 {
     return job->rests ? 2 * job->m : job->m;
+}
+
+ALWAYS_INLINE bool q8_one_line(const struct matmul *job)
+{
+    return LINE_ALONE && q8_lines(job) == 1;
 }
 
 /* Lines [0, FEW) of x into scratch; those past the end repeat the last one. */
@@ -208,6 +222,29 @@ static void q8_pack_tile(uint32_t type, const struct matmul *job, uint32_t m0, u
         }
     }
     tile_ready(t, width / 32);
+}
+
+/* Values [k0, k0+width) of the only line of x, without room for others: it stays in the first cache beside the weights. */
+static void q8_pack_line(uint32_t type, const struct matmul *job, uint32_t k0, uint32_t width,
+                         struct q8_tile *t)
+{
+    const bool halves = unit_traits[type].halves;
+    const uint32_t groups = width / 32;
+    int32_t *start = (int32_t *)t->start, half[2];
+    memcpy(t->q, job->q8.q + k0, width);
+    memcpy(t->d, job->q8.d + k0 / 32, groups * sizeof(float));
+    q8_sums(halves, (const int8_t *)t->q, (const float *)t->d, groups, (float *)t->sum);
+    for (uint32_t g = 0; g < groups && q8_centre(type); g++) {
+        q8_halves((const int8_t *)t->q + 32 * g, half);
+        if (halves) {
+            start[2 * g] = half[0] * -q8_centre(type);
+            start[2 * g + 1] = half[1] * -q8_centre(type);
+        } else {
+            start[g] = (half[0] + half[1]) * -q8_centre(type);
+        }
+    }
+    if (!q8_centre(type))
+        memset(start, 0, (halves ? 2 : 1) * groups * sizeof *start);
 }
 
 /* Eight weight rows of one unit, decoded; then they are turned into columns. */
@@ -320,6 +357,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
 {
     struct q8_scratch *s = job->scratch;
     const uint32_t lines = job->rests ? 2 : 1;
+    const bool one = q8_one_line(job);
     for (uint32_t k0 = b->k0; k0 < b->k1; k0 += SLAB) {
         const uint32_t width = least(SLAB, b->k1 - k0);
         const struct q8_tile *t = s->tile + (k0 - b->k0) / SLAB * b->tiles;
@@ -327,7 +365,7 @@ ALWAYS_INLINE void q8_panel_run(uint32_t type, const struct matmul *job, const s
         for (uint32_t m = b->m0; m < b->m1; m += TILE, t++) {
             struct tile_out out = {job->y + m / lines * job->y_stride + n, job->y_stride,
                                    least(TILE, b->m1 - m) / lines, least(PANEL, job->n1 - n), k0 > 0};
-            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, b->tiles == 1,
+            q8_tile_run(type, &(struct q8_tile_job){&s->panel, packed, t, width / 32, b->tiles == 1, one,
                                                     job->rests, out});
         }
     }
@@ -343,7 +381,10 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
         struct q8_tile *t = s->tile;
         for (uint32_t k0 = b.k0; k0 < b.k1; k0 += SLAB)
             for (uint32_t m = b.m0; m < b.m1; m += TILE)
-                q8_pack_tile(type, job, m, k0, least(SLAB, b.k1 - k0), t++);
+                if (q8_one_line(job))
+                    q8_pack_line(type, job, k0, least(SLAB, b.k1 - k0), t++);
+                else
+                    q8_pack_tile(type, job, m, k0, least(SLAB, b.k1 - k0), t++);
         for (uint32_t n = job->n0; n < job->n1; n += PANEL)
             q8_panel_run(type, job, &b, n);
     }

@@ -46,6 +46,74 @@ struct share lane_share(const struct lane *l, uint64_t total)
                           .to = total * ((uint64_t)l->worker + 1) / (uint64_t)l->workers};
 }
 
+struct share lane_loop(const struct lane *l, uint64_t total)
+{
+    return (struct share){.total = total, .loop = ++l->local->loops};
+}
+
+/* A share has SHARE_TICKS ticks. What is left of it: the number of the loop, the first tick, and the one behind the last. Of
+ * an earlier loop: all is left. */
+enum { SHARE_TICKS = 128, SHARE_VICTIMS = 4, SHARE_ROWS = 8 };
+
+static uint64_t share_left(uint32_t loop, uint32_t first, uint32_t end)
+{
+    return (uint64_t)loop << 32 | first << 16 | end;
+}
+
+/* A share is one piece: with many rows, since each piece makes them ready again, and with adapters, for whose first half the
+ * same holds. */
+static bool lane_whole(const struct lane *l)
+{
+    return l->workers == 1 || l->s->rows > SHARE_ROWS || l->s->lora;
+}
+
+/* Half of what worker w has left: the owner takes it from the front, others from the back. */
+static bool lane_take_from(const struct lane *l, struct share *s, int w)
+{
+    _Atomic uint64_t *left = &l->d->local[w].left;
+    const bool own = w == l->worker, whole = lane_whole(l);
+    uint64_t old = atomic_load_explicit(left, memory_order_relaxed), now;
+    uint32_t from, to;
+    do {
+        const bool begun = old >> 32 == s->loop;
+        const uint32_t first = begun ? old >> 16 & 0xffff : 0, end = begun ? old & 0xffff : SHARE_TICKS,
+                       n = whole ? end - first : (end - first + 1) / 2;
+        if (!n || (whole && !own))
+            return false;
+        from = own ? first : end - n;
+        to = from + n;
+        now = own ? share_left(s->loop, to, end) : share_left(s->loop, first, from);
+    } while (
+        !atomic_compare_exchange_weak_explicit(left, &old, now, memory_order_relaxed, memory_order_relaxed));
+    const uint64_t ticks = (uint64_t)l->workers * SHARE_TICKS, at = (uint64_t)w * SHARE_TICKS;
+    s->from = s->total * (at + from) / ticks;
+    s->to = s->total * (at + to) / ticks;
+    s->at = 0;
+    return true;
+}
+
+bool lane_take(const struct lane *l, struct share *s)
+{
+    const int most = l->workers < SHARE_VICTIMS ? l->workers : SHARE_VICTIMS;
+    for (int i = 0; i < most; i++)
+        if (lane_take_from(l, s, (l->worker + i) % l->workers))
+            return true;
+    return false;
+}
+
+struct share lane_columns(const struct lane *l, uint32_t n)
+{
+    return lane_loop(l, share_cost(n, 1));
+}
+
+bool lane_take_columns(const struct lane *l, struct share *s, uint32_t n, uint32_t *n0, uint32_t *n1)
+{
+    while (lane_take(l, s))
+        if (share_next(s, n, 1, n0, n1))
+            return true;
+    return false;
+}
+
 /* A unit belongs to the worker in whose range it starts: of the units of a part that starts at `at`, those
  * before the given border. */
 static uint32_t share_units(uint64_t border, uint64_t at, uint64_t cost, uint32_t units)
@@ -431,13 +499,14 @@ void lane_tail_end(struct lane *l, const struct tail *t, uint32_t n)
 
 void lane_product_tail(const struct lane *l, const struct rows *x, struct linear linear, const struct tail *t)
 {
-    uint32_t from, to, most = lane_tile_cols(l, x->m);
-    lane_slice(l, lane_weight(l, linear.weight)->rows, CPU_UNIT, &from, &to);
-    for (uint32_t a = from, b; a < to; a = b) {
-        b = to - a < most ? to : a + most;
-        struct cpu_product p = {
-            .linear = linear, .n0 = a, .n1 = b, .y = l->local->tile[0], .y_stride = b - a};
-        lane_product(l, x, &p);
-        lane_tail(l, t, p.y, p.y_stride, a, b);
-    }
+    const uint32_t most = lane_tile_cols(l, x->m), n = lane_weight(l, linear.weight)->rows;
+    struct share share = lane_columns(l, n);
+    for (uint32_t from, to; lane_take_columns(l, &share, n, &from, &to);)
+        for (uint32_t a = from, b; a < to; a = b) {
+            b = to - a < most ? to : a + most;
+            struct cpu_product p = {
+                .linear = linear, .n0 = a, .n1 = b, .y = l->local->tile[0], .y_stride = b - a};
+            lane_product(l, x, &p);
+            lane_tail(l, t, p.y, p.y_stride, a, b);
+        }
 }

@@ -26,9 +26,9 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
                        .to = area_rows(&l->d->h, l->s->rows, up->rows),
                        .rounded = !o->inner.kind && cpu_rounds(l->d, o->down.weight),
                        .floats = lane_adapts(l, o->down)};
-    uint32_t n0, n1;
-    lane_slice(l, up->rows, CPU_UNIT, &n0, &n1);
-    lane_hidden(l, &x, &h, n0, n1);
+    struct share share = lane_columns(l, up->rows);
+    for (uint32_t n0, n1; lane_take_columns(l, &share, up->rows, &n0, &n1);)
+        lane_hidden(l, &x, &h, n0, n1);
     lane_wait(l);
     if (o->inner.kind)
         h.to = lane_input(l, &(struct cpu_input){.x = h.to.x,
@@ -230,15 +230,16 @@ static uint64_t moe_cost(uint32_t rows)
     return rows ? rows + 4 : 0;
 }
 
-static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *run)
+static uint32_t moe_shared_rows(const struct lane *l, const struct op_moe *o)
 {
-    const uint32_t *first = l->d->moe.first, rows = l->s->rows;
+    return o->shared_up.weight ? lane_weight(l, o->shared_up.weight)->rows : 0;
+}
+
+/* A piece of the first half. */
+static void moe_hidden_piece(struct lane *l, const struct op_moe *o, struct moe_run *run, struct share *share)
+{
+    const uint32_t *first = l->d->moe.first, rows = l->s->rows, wide = moe_shared_rows(l, o);
     uint32_t hidden = lane_weight(l, o->up.weight)->rows, n0, n1;
-    uint32_t wide = o->shared_up.weight ? lane_weight(l, o->shared_up.weight)->rows : 0;
-    uint64_t total = wide ? share_cost(wide, moe_cost(rows)) : 0;
-    for (uint32_t e = 0; e < o->experts; e++)
-        total += share_cost(hidden, moe_cost(first[e + 1] - first[e]));
-    struct share share = lane_share(l, total);
     struct hidden h = {.gate = o->gate,
                        .up = o->up,
                        .act = o->act,
@@ -248,19 +249,30 @@ static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *r
                        .floats = lane_adapts(l, o->down)};
     for (uint32_t e = 0; e < o->experts; e++) {
         uint32_t m = first[e + 1] - first[e];
-        if (!m || !share_next(&share, hidden, moe_cost(m), &n0, &n1))
+        if (!m || !share_next(share, hidden, moe_cost(m), &n0, &n1))
             continue;
         struct rows x = run->one ? run->x : rows_from(&run->slots, first[e], m, 0);
         h.to = rows_from(&run->h, first[e], m, 0);
         h.matrix = e;
         lane_hidden(l, &x, &h, n0, n1);
     }
-    if (wide && share_next(&share, wide, moe_cost(rows), &n0, &n1)) {
+    if (wide && share_next(share, wide, moe_cost(rows), &n0, &n1)) {
         h.gate = o->shared_gate, h.up = o->shared_up, h.matrix = 0, h.to = run->shared;
         h.rounded = cpu_rounds(l->d, o->shared_down.weight);
         h.floats = lane_adapts(l, o->shared_down);
         lane_hidden(l, &run->x, &h, n0, n1);
     }
+}
+
+static void moe_hidden(struct lane *l, const struct op_moe *o, struct moe_run *run)
+{
+    const uint32_t *first = l->d->moe.first, wide = moe_shared_rows(l, o);
+    uint64_t total = wide ? share_cost(wide, moe_cost(l->s->rows)) : 0;
+    for (uint32_t e = 0; e < o->experts; e++)
+        total += share_cost(lane_weight(l, o->up.weight)->rows, moe_cost(first[e + 1] - first[e]));
+    struct share share = lane_loop(l, total);
+    while (lane_take(l, &share))
+        moe_hidden_piece(l, o, run, &share);
     lane_wait(l);
 }
 
@@ -304,7 +316,7 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
     size_t stride, out_stride = l->p->width[o->tail.out.buffer];
     float *in = lane_at(l, o->in, &stride);
     const struct weight *up = lane_weight(l, o->up.weight);
-    uint32_t rows = l->s->rows, k = up->cols, n = lane_weight(l, o->down.weight)->rows, from, to;
+    uint32_t rows = l->s->rows, k = up->cols, n = lane_weight(l, o->down.weight)->rows;
     const weight_id first[4] = {o->gate.weight, o->up.weight, o->shared_gate.weight, o->shared_up.weight};
     bool rounded = false;
     for (int i = 0; i < 4; i++)
@@ -333,11 +345,12 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
         moe_gather(l, o, &run);
     moe_hidden(l, o, &run);
     uint32_t most = lane_tile_cols(l, rows);
-    lane_slice(l, n, CPU_UNIT, &from, &to);
-    for (uint32_t a = from, b; a < to; a = b) {
-        b = to - a < most ? to : a + most;
-        moe_combine(l, o, &run, a, b);
-        lane_tail(l, &o->tail, l->d->sum + a, out_stride, a, b);
-    }
+    struct share share = lane_columns(l, n);
+    for (uint32_t from, to; lane_take_columns(l, &share, n, &from, &to);)
+        for (uint32_t a = from, b; a < to; a = b) {
+            b = to - a < most ? to : a + most;
+            moe_combine(l, o, &run, a, b);
+            lane_tail(l, &o->tail, l->d->sum + a, out_stride, a, b);
+        }
     lane_tail_end(l, &o->tail, n);
 }

@@ -206,16 +206,13 @@ static uint64_t lane_unit_cost(const struct lane *l, weight_id id, uint32_t m)
     return m > 8 ? lane_weight(l, id)->cols : lane_weight(l, id)->row_bytes;
 }
 
-void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
+/* A piece of them. */
+static void lane_products_piece(const struct lane *l, const struct rows *x, const struct target *t,
+                                uint32_t count, struct share *share)
 {
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < count; i++)
-        total +=
-            share_cost(lane_weight(l, t[i].linear.weight)->rows, lane_unit_cost(l, t[i].linear.weight, x->m));
-    struct share share = lane_share(l, total);
     for (uint32_t i = 0, n0, n1; i < count; i++) {
         uint32_t n = lane_weight(l, t[i].linear.weight)->rows;
-        if (!share_next(&share, n, lane_unit_cost(l, t[i].linear.weight, x->m), &n0, &n1))
+        if (!share_next(share, n, lane_unit_cost(l, t[i].linear.weight, x->m), &n0, &n1))
             continue;
         struct cpu_product p = {
             .linear = t[i].linear, .n0 = n0, .n1 = n1, .y = t[i].y + n0, .y_stride = t[i].stride};
@@ -226,6 +223,17 @@ void lane_products(const struct lane *l, const struct rows *x, const struct targ
         for (uint32_t r = 0; t[i].act && r < x->m; r++)
             l->k->act_mul((int)t[i].act, p.y + r * p.y_stride, NULL, n1 - n0, p.y + r * p.y_stride);
     }
+}
+
+void lane_products(const struct lane *l, const struct rows *x, const struct target *t, uint32_t count)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < count; i++)
+        total +=
+            share_cost(lane_weight(l, t[i].linear.weight)->rows, lane_unit_cost(l, t[i].linear.weight, x->m));
+    struct share share = lane_loop(l, total);
+    while (lane_take(l, &share))
+        lane_products_piece(l, x, t, count, &share);
 }
 
 bool lane_any_rounds(const struct lane *l, const struct target *t, uint32_t count)
@@ -517,13 +525,14 @@ static void logits_head(struct lane *l, const struct op_logits *o, float *in, si
                                                       .pick = (const uint32_t *)l->s->out,
                                                       .norm = &o->norm,
                                                       .rounded = cpu_rounds(l->d, o->head.weight)});
-    lane_slice(l, n, CPU_UNIT, &n0, &n1);
-    if (n0 == n1)
-        return;
-    struct cpu_product p = {.linear = o->head, .n0 = n0, .n1 = n1, .y = l->d->results + n0, .y_stride = n};
-    lane_product(l, &x, &p);
-    for (uint32_t r = 0; (o->scale != 1.0f || o->softcap > 0) && r < l->s->outs; r++)
-        l->k->softcap(p.y + (size_t)r * n, n1 - n0, o->scale, o->softcap);
+    struct share share = lane_columns(l, n);
+    while (lane_take_columns(l, &share, n, &n0, &n1)) {
+        struct cpu_product p = {
+            .linear = o->head, .n0 = n0, .n1 = n1, .y = l->d->results + n0, .y_stride = n};
+        lane_product(l, &x, &p);
+        for (uint32_t r = 0; (o->scale != 1.0f || o->softcap > 0) && r < l->s->outs; r++)
+            l->k->softcap(p.y + (size_t)r * n, n1 - n0, o->scale, o->softcap);
+    }
 }
 
 void op_logits_run(struct lane *l, const struct op_logits *o)
