@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "comm/greet.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,20 +18,6 @@
 #include <unistd.h>
 
 #define GREET_SECONDS 5 /* that a newcomer has for its greeting */
-
-enum greet_kind { GREET_LIFE = 1, GREET_DATA };
-static const char greet_magic[8] = "quernrk1";
-
-/* The first bytes of every connection. */
-struct greeting {
-    char magic[8], version[24], key[64];
-    uint32_t kind, rank, size;
-    uint16_t port; /* GREET_DATA to rank 0: where this rank listens for the others */
-    uint16_t unused;
-};
-
-/* And rank 0's reply to it. */
-enum { REPLY = 192 };
 
 /* Where a rank listens; rank 0 tells all of them. */
 struct rank_place {
@@ -118,46 +105,12 @@ static bool is_here(const char *address)
     return !strcmp(address, "localhost") || !strncmp(address, "127.", 4);
 }
 
-static void greet_fill(struct greeting *g, const struct rank_job *j, enum greet_kind kind, uint16_t port)
-{
-    *g = (struct greeting){.kind = kind, .rank = j->rank, .size = j->size, .port = port};
-    memcpy(g->magic, greet_magic, sizeof g->magic);
-    snprintf(g->version, sizeof g->version, "%s", QUERN_VERSION);
-    memcpy(g->key, j->key, strnlen(j->key, sizeof g->key));
-}
-
-/* Reads every byte whatever they are. */
-static bool same_key(const char *a, const char *b, size_t n)
-{
-    unsigned differ = 0;
-    for (size_t i = 0; i < n; i++)
-        differ |= (unsigned)(a[i] ^ b[i]);
-    return !differ;
-}
-
-/* NULL where the newcomer belongs to this job, else the reply that it gets. A stranger gets none: "". */
-static const char *greet_refuse(const struct greeting *g, const struct rank_job *j, char reply[REPLY])
-{
-    struct greeting want;
-    greet_fill(&want, j, GREET_DATA, 0);
-    if (memcmp(g->magic, want.magic, sizeof g->magic) || !same_key(g->key, want.key, sizeof g->key))
-        return "";
-    if (memcmp(g->version, want.version, sizeof g->version))
-        snprintf(reply, REPLY, "rank %u has quern %.23s, and rank %u has %.23s", g->rank, g->version, j->rank,
-                 want.version);
-    else if (g->size != j->size || g->rank >= j->size || g->rank == j->rank)
-        snprintf(reply, REPLY, "rank %u of %u came to a job of %u ranks", g->rank, g->size, j->size);
-    else
-        return NULL;
-    return reply;
-}
-
 /* The next connection of another rank; -1 and an error where none came in time. Strangers are turned away. */
 static int greet_accept(int listener, const struct rank_job *j, double until, struct greeting *g,
                         struct err *e)
 {
     while (wait_for(listener, POLLIN, until)) {
-        char reply[REPLY] = {0};
+        char reply[GREET_REPLY] = {0};
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd < 0)
             continue;
@@ -194,7 +147,7 @@ static int connect_to(const struct sockaddr *to, socklen_t n, const struct rank_
                       const struct greeting *g, double until, struct err *e)
 {
     for (;;) {
-        char reply[REPLY];
+        char reply[GREET_REPLY];
         int fd = connect_once(to, n);
         if (fd >= 0 && put_all(fd, g, sizeof *g, until) && get_all(fd, reply, sizeof reply, until)) {
             reply[sizeof reply - 1] = 0;

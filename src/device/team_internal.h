@@ -55,12 +55,13 @@ struct member {
     uint32_t *in, *out; /* (ins), (outs): buffers that come from the stage before, and go to the next one */
     uint32_t ins, outs;
     struct rank_facts facts;
-    uint32_t max_rows, max_seqs, max_outs;
-    float *rows;          /* (max_rows, the widest row that passes between ranks) */
+    struct order_prepare limit; /* what it is prepared for */
+    bool prepared;
+    float *rows;          /* (limit.rows, the widest row that passes between ranks) */
     float *gather;        /* the same, with the parts of all ranks one after the other */
-    float *results;       /* (max_outs, out_width of the shard), where this is the last stage */
-    struct step_seq *seq; /* of a batch of a step: (max_seqs), */
-    int32_t *wanted;      /* (max_outs), */
+    float *results;       /* (limit.outs, out_width of the shard), where this is the last stage */
+    struct step_seq *seq; /* of a batch of a step: (limit.seqs), */
+    int32_t *wanted;      /* (limit.outs), */
     int32_t *tables;      /* (table_room) */
     size_t table_room;
     bool met;      /* the cards of this stage sum rows themselves */
@@ -86,9 +87,10 @@ int batch_step(struct member *m, const struct step *s, uint32_t from, uint32_t t
 /* A step as bytes. */
 size_t team_step_bytes(const struct plan *p, const struct step *s);
 void team_step_pack(const struct plan *p, const struct step *s, uint8_t *out);
-/* False where the bytes are no step. The step points into them. */
-bool team_step_unpack(const struct plan *p, const uint8_t *in, size_t n, struct step *s);
-/* Refuses tokens and positions that the plan has no row for: rank 0 sends no such step. */
+/* False where the bytes are no step, or one that is beyond what was prepared. The step points into them. */
+bool team_step_unpack(const struct plan *p, const struct order_prepare *l, const uint8_t *in, size_t n,
+                      struct step *s);
+/* Refuses tokens, positions and adapters that the plan does not have. */
 int team_step_check(const struct plan *p, const struct weights *w, const struct step *s, struct err *e);
 
 /* The loop of a rank other than 0. */

@@ -45,6 +45,7 @@ static void member_drop(struct member *m)
     m->wanted = m->tables = NULL;
     m->table_room = 0;
     m->ins = m->outs = 0;
+    m->prepared = false;
 }
 
 void member_close(struct member *m)
@@ -116,9 +117,6 @@ static int member_room(struct member *m, const struct order_prepare *o, struct e
     m->results = mem_alloc(results ? results : 1, sizeof *m->results);
     m->seq = mem_alloc(o->seqs ? o->seqs : 1, sizeof *m->seq);
     m->wanted = mem_alloc(outs ? outs : 1, sizeof *m->wanted);
-    m->max_rows = rows;
-    m->max_seqs = o->seqs;
-    m->max_outs = outs;
     if (!m->rows || !m->gather || !m->results || !m->seq || !m->wanted)
         return err_memory(e, "rows between ranks", floats * sizeof *m->rows);
     if (m->device->ops->pin)
@@ -223,6 +221,8 @@ int member_prepare(struct member *m, const struct order_prepare *o, struct err *
         ops->prepare(m->device, &m->shard.plan, &o->kv, o->rows, o->seqs, o->outs, e))
         return -1;
     member_facts(m);
+    m->limit = *o;
+    m->prepared = true;
     return 0;
 }
 
@@ -367,10 +367,11 @@ static int member_batch(struct member *m, const struct step *s, uint32_t results
 
 int member_run(struct member *m, const struct step *s, struct err *e)
 {
-    if (s->rows > m->max_rows || s->seqs > m->max_seqs || s->outs > m->max_outs)
+    const struct order_prepare *l = &m->limit;
+    if (s->rows > l->rows || s->seqs > l->seqs || s->outs > l->outs)
         return err_set(e, ERR_USAGE,
                        "a step of %u rows, %u sequences, %u results; prepared were %u, %u and %u", s->rows,
-                       s->seqs, s->outs, m->max_rows, m->max_seqs, m->max_outs);
+                       s->seqs, s->outs, l->rows, l->seqs, l->outs);
     for (uint32_t from = 0, to; from < s->rows; from = to) {
         struct step batch;
         uint32_t results;

@@ -78,7 +78,50 @@ void team_step_pack(const struct plan *p, const struct step *s, uint8_t *out)
             memcpy(out, *a[i].data, a[i].bytes);
 }
 
-bool team_step_unpack(const struct plan *p, const uint8_t *in, size_t n, struct step *s)
+/* Whether the sequences have the rows one after the other, at positions that exist, in pages that exist. */
+static bool seqs_are_sound(const struct plan *p, const struct order_prepare *l, const struct step *s)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < s->seqs; i++) {
+        const struct step_seq *q = &s->seq[i];
+        if (q->first != at || !q->rows || q->rows > s->rows - at || q->length < q->rows)
+            return false;
+        at += q->rows;
+        for (uint32_t r = q->first; r < at; r++)
+            if (s->pos[r] < 0 || (uint32_t)s->pos[r] >= q->length ||
+                (s->span && (s->span[r].from > s->span[r].to || s->span[r].to > q->length)))
+                return false;
+        const uint32_t used = p->groups ? (q->length - 1) / l->kv.page_tokens + 1 : 0;
+        if (used > s->table_width)
+            return false;
+        for (uint32_t g = 0; g < p->groups; g++) {
+            const int32_t *page = s->tables + ((size_t)g * s->seqs + i) * s->table_width;
+            for (uint32_t k = 0; k < used; k++)
+                if (page[k] < 0 || (uint32_t)page[k] >= l->kv.pages[g])
+                    return false;
+        }
+    }
+    return at == s->rows;
+}
+
+static bool step_is_sound(const struct plan *p, const struct order_prepare *l, const struct step *s)
+{
+    if (s->rows > l->rows || s->seqs > l->seqs || s->outs > l->outs || !seqs_are_sound(p, l, s))
+        return false;
+    for (uint32_t i = 0; i < s->outs; i++)
+        if (s->out[i] < 0 || (uint32_t)s->out[i] >= s->rows || (i && s->out[i] <= s->out[i - 1]))
+            return false;
+    for (uint32_t i = 0; s->state_in && i < s->seqs; i++)
+        if (s->state_in[i] < 0 || (uint32_t)s->state_in[i] >= l->kv.states)
+            return false;
+    for (uint32_t i = 0; s->state_out && i < s->rows; i++)
+        if (s->state_out[i] < 0 || (uint32_t)s->state_out[i] >= l->kv.states)
+            return false;
+    return true;
+}
+
+bool team_step_unpack(const struct plan *p, const struct order_prepare *l, const uint8_t *in, size_t n,
+                      struct step *s)
 {
     struct step_head h;
     struct step_array a[STEP_ARRAYS];
@@ -86,6 +129,9 @@ bool team_step_unpack(const struct plan *p, const uint8_t *in, size_t n, struct 
     if (n < sizeof h)
         return false;
     memcpy(&h, in, sizeof h);
+    if (h.rows > l->rows || h.seqs > n / sizeof *s->seq || h.outs > l->outs ||
+        h.table_width > n / sizeof(int32_t))
+        return false; /* from here on no size overflows */
     *s = (struct step){.rows = h.rows, .seqs = h.seqs, .outs = h.outs, .table_width = h.table_width};
     step_arrays(p, &h, s, a);
     size_t at = sizeof h;
@@ -96,7 +142,7 @@ bool team_step_unpack(const struct plan *p, const uint8_t *in, size_t n, struct 
             *a[i].data = in + at;
         at += a[i].bytes;
     }
-    return at == n;
+    return at == n && (h.has & HAS_STATES || !p->states) && step_is_sound(p, l, s);
 }
 
 static int check_row(const struct op_embed *o, const struct weights *w, const struct plan *p, int32_t id,
@@ -201,6 +247,46 @@ int member_answer(struct member *m, const struct answer *own, struct answer *all
     return comm_gather(m->comm, comm_all(m->comm), own, all, at, e);
 }
 
+enum { STEP_BYTES_MOST = 1 << 30 };
+
+/* Whether an order makes sense for this rank: groups, pages and rows that there are, and the bytes that follow. */
+static bool order_is_sound(const struct member *m, const struct rank_order *o)
+{
+    const struct order_prepare *l = &m->limit;
+    const bool group = o->a < m->plan->groups;
+    if (o->kind == ORDER_PREPARE)
+        return o->bytes == sizeof *l;
+    if (!m->prepared)
+        return false;
+    switch (o->kind) {
+    case ORDER_MEET:
+        return !o->bytes;
+    case ORDER_RUN:
+        return o->bytes <= STEP_BYTES_MOST;
+    case ORDER_ROWS:
+        return o->a && o->a < m->plan->buffers && o->b <= l->rows &&
+               o->bytes == (uint64_t)o->b * m->plan->width[o->a] * sizeof(float);
+    case ORDER_BACK:
+        return !o->bytes &&
+               (group ? o->b <= l->kv.pages[o->a] : o->a == GROUP_STATES && o->b <= l->kv.states);
+    case ORDER_COPY:
+        return group && o->bytes == 2 * (uint64_t)o->b * sizeof(int32_t) && o->b <= l->kv.pages[o->a];
+    case ORDER_READ_PAGE:
+    case ORDER_WRITE_PAGE:
+        return !o->bytes && group && o->b < l->kv.pages[o->a];
+    case ORDER_READ_STATE:
+    case ORDER_WRITE_STATE:
+        return !o->bytes && o->b < l->kv.states;
+    default:
+        return false;
+    }
+}
+
+static int order_is_none(struct err *e)
+{
+    return err_set(e, ERR_DEVICE, "rank 0 sent an order that is none");
+}
+
 static int member_take(struct member *m, const struct rank_order *o, struct err *e)
 {
     if (o->bytes > m->data_room) {
@@ -213,21 +299,20 @@ static int member_take(struct member *m, const struct rank_order *o, struct err 
     return comm_broadcast(m->comm, comm_all(m->comm), m->data, o->bytes, e);
 }
 
-static int order_prepare(struct member *m, const struct rank_order *o, struct err *e)
+static int order_prepare(struct member *m, struct err *e)
 {
     struct order_prepare p;
-    if (o->bytes != sizeof p)
-        return err_set(e, ERR_DEVICE, "rank 0 sent an order that is none");
     memcpy(&p, m->data, sizeof p);
     return member_prepare(m, &p, e);
 }
 
 static int order_copy(struct member *m, const struct rank_order *o, struct err *e)
 {
-    const int32_t *from = (const int32_t *)(const void *)m->data;
-    if (o->bytes != 2 * (uint64_t)o->b * sizeof *from)
-        return err_set(e, ERR_DEVICE, "rank 0 sent an order that is none");
-    return m->device->ops->copy_pages(m->device, o->a, from, from + o->b, o->b, e);
+    const int32_t *pages = (const int32_t *)(const void *)m->data;
+    for (uint32_t i = 0; i < 2 * o->b; i++)
+        if (pages[i] < 0 || (uint32_t)pages[i] >= m->limit.kv.pages[o->a])
+            return order_is_none(e);
+    return m->device->ops->copy_pages(m->device, o->a, pages, pages + o->b, o->b, e);
 }
 
 /* Pages and states: this rank's part, to or from rank 0. */
@@ -271,17 +356,15 @@ static int order_part(struct member *m, const struct rank_order *o, struct err *
 
 static int order_rows(struct member *m, const struct rank_order *o, struct err *e)
 {
-    if (o->a >= m->plan->buffers || o->bytes != (uint64_t)o->b * m->plan->width[o->a] * sizeof(float))
-        return err_set(e, ERR_DEVICE, "rank 0 sent an order that is none");
     return m->device->ops->write_rows(m->device, o->a, o->b, (const float *)(const void *)m->data, e);
 }
 
 static int order_run(struct member *m, const struct rank_order *o, struct err *e)
 {
     struct step s;
-    if (!team_step_unpack(m->plan, m->data, o->bytes, &s))
+    if (!team_step_unpack(m->plan, &m->limit, m->data, o->bytes, &s))
         return err_set(e, ERR_DEVICE, "rank 0 sent a step that is none");
-    if (member_run(m, &s, e))
+    if (team_step_check(m->plan, m->weights, &s, e) || member_run(m, &s, e))
         return -1;
     size_t bytes = (size_t)s.outs * m->shard.plan.out_width * sizeof *m->results;
     bool sends = member_is_last(m) && (!m->stage_ranks.me || shard_cuts_results(m->plan, m->tensor));
@@ -292,7 +375,7 @@ static int member_obey(struct member *m, const struct rank_order *o, struct err 
 {
     switch (o->kind) {
     case ORDER_PREPARE:
-        return order_prepare(m, o, e);
+        return order_prepare(m, e);
     case ORDER_MEET:
         return member_meet(m, e);
     case ORDER_RUN:
@@ -309,7 +392,7 @@ static int member_obey(struct member *m, const struct rank_order *o, struct err 
     case ORDER_WRITE_STATE:
         return order_part(m, o, e);
     default:
-        return err_set(e, ERR_DEVICE, "rank 0 sent an order that is none");
+        return order_is_none(e);
     }
 }
 
@@ -335,6 +418,11 @@ int member_serve(struct member *m, struct err *e)
             return -1;
         if (o.kind == ORDER_END)
             return 0;
+        if (!order_is_sound(m, &o)) {
+            order_is_none(e);
+            comm_abort(m->comm, e->text);
+            return -1;
+        }
         bool data = o.kind != ORDER_READ_PAGE && o.kind != ORDER_WRITE_PAGE && o.kind != ORDER_READ_STATE &&
                     o.kind != ORDER_WRITE_STATE;
         if (data && o.bytes && member_take(m, &o, e))
