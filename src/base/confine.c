@@ -3,12 +3,16 @@
 
 #include "base/mem.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -67,6 +71,47 @@ static void files_rule(int ruleset, const struct confine_rule *r, uint64_t handl
     close(fd);
 }
 
+/* ---- threads that run already (of MPI, for example): each confines itself in a signal handler ---- */
+
+enum { OTHERS_WAIT = 500 }; /* milliseconds */
+static atomic_int others_ruleset, others_done;
+
+static void others_handler(int number)
+{
+    int kept = errno;
+    (void)number;
+    if (!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) &&
+        !syscall(SYS_landlock_restrict_self, atomic_load(&others_ruleset), 0))
+        atomic_fetch_add(&others_done, 1);
+    errno = kept;
+}
+
+/* Returns how many could not be reached: they block the signal. The handler stays, in case they take it later. */
+static int files_others(int ruleset)
+{
+    const int number = SIGRTMAX - 1;
+    const pid_t process = getpid();
+    struct sigaction own = {.sa_handler = others_handler, .sa_flags = SA_RESTART};
+    DIR *d = opendir("/proc/self/task");
+    int asked = 0;
+    atomic_store(&others_ruleset, ruleset);
+    atomic_store(&others_done, 0);
+    if (!d || sigaction(number, &own, NULL)) {
+        if (d)
+            closedir(d);
+        return 1;
+    }
+    for (struct dirent *x; (x = readdir(d));) {
+        long thread = strtol(x->d_name, NULL, 10);
+        if (thread > 0 && thread != syscall(SYS_gettid))
+            asked += !syscall(SYS_tgkill, process, thread, number);
+    }
+    closedir(d);
+    for (int i = 0; i < OTHERS_WAIT && atomic_load(&others_done) < asked; i++)
+        usleep(1000);
+    return asked - atomic_load(&others_done);
+}
+
 int confine_files(const struct confine_files *f)
 {
     long version = syscall(SYS_landlock_create_ruleset, NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
@@ -84,6 +129,8 @@ int confine_files(const struct confine_files *f)
         return 0;
     for (size_t i = 0; i < f->count; i++)
         files_rule(ruleset, &f->rules[i], attr.fs);
+    if (f->others) /* first: afterwards this thread may not signal them */
+        *f->others = files_others(ruleset);
     bool done = !syscall(SYS_landlock_restrict_self, ruleset, 0);
     close(ruleset);
     return done ? (int)version : 0;

@@ -1,6 +1,6 @@
 /* Rights that a process gives up permanently: files, ports and signals (Landlock), system calls (seccomp).
- * Both apply to the calling thread and to what it starts: confine before other threads start. serve/sandbox.h lists
- * what a server keeps. */
+ * Both apply to the calling thread and to what it starts; calls also to other threads, files where that is asked for.
+ * serve/sandbox.h lists what a server keeps. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,6 +25,8 @@ struct confine_files {
     size_t count;
     bool read_all; /* only operations that change a file need a rule */
     bool network;  /* TCP stays open */
+    int *
+        others; /* with it, also threads that run already; gets the number of those that could not be reached */
 };
 
 /* TCP ports can be neither bound nor connected to (version 4), and processes outside get no signals (6). Returns the version

@@ -205,18 +205,6 @@ static int sandbox_remove(void *arg, const char *path)
     return broker_ask(arg, BROKER_REMOVE, path);
 }
 
-/* Landlock holds for the thread that calls it and those that it starts: there should be no other. */
-static int sandbox_threads(void)
-{
-    DIR *d = opendir("/proc/self/task");
-    int n = 0;
-    for (struct dirent *x; d && (x = readdir(d));)
-        n += x->d_name[0] != '.';
-    if (d)
-        closedir(d);
-    return n;
-}
-
 static bool sandbox_calls(struct sandbox *s)
 {
     struct confine_calls lists[SANDBOX_FEATURES];
@@ -247,10 +235,10 @@ static void sandbox_words(char *out, size_t size, const char *const *words, size
 
 /* landlock: its version, 0 = none. The filter leaves no socket to connect; Landlock supports ports since
  * version 4. */
-static void sandbox_report(const struct sandbox *s, int landlock, bool calls, int threads)
+static void sandbox_report(const struct sandbox *s, int landlock, bool calls, int unreached)
 {
     static const char *const parts[] = {"files", "calls", "network"};
-    bool files = landlock && threads <= 1;
+    bool files = landlock && !unreached;
     uint32_t closed = (files ? 1U : 0) | (calls ? 2U : 0) | (calls || landlock > 3 ? 4U : 0);
     const char *exceptions[SANDBOX_FEATURES];
     uint32_t count = 0;
@@ -264,7 +252,7 @@ static void sandbox_report(const struct sandbox *s, int landlock, bool calls, in
     log_write(closed == 7 ? LOG_INFO : LOG_WARN, "sandbox: closed: %s%s%s%s%s%s%s", shut,
               count ? "; left open: " : "", left, open[0] ? "; open: " : "", open,
               files      ? ""
-              : landlock ? "; other threads were running"
+              : landlock ? "; threads of libraries could not be confined"
                          : "; this kernel offers no Landlock",
               calls ? "" : "; this kernel takes no seccomp filter");
 }
@@ -280,8 +268,8 @@ int sandbox_enter(struct sandbox *s, struct err *e)
     opener = (struct file_opener){sandbox_open, sandbox_remove, s->broker};
     file_set_opener(&opener);
     tzset(); /* reads /etc/localtime now */
-    int threads = sandbox_threads(),
-        landlock = confine_files(&(struct confine_files){.rules = s->rules, .count = s->rule_count});
-    sandbox_report(s, landlock, sandbox_calls(s), threads);
+    int unreached = 0, landlock = confine_files(&(struct confine_files){
+                           .rules = s->rules, .count = s->rule_count, .others = &unreached});
+    sandbox_report(s, landlock, sandbox_calls(s), unreached);
     return 0;
 }

@@ -39,7 +39,7 @@ struct sandbox {
 /* The feature is in use, with this path (copied; NULL: none). */
 void sandbox_use(struct sandbox *s, enum sandbox_feature feature, const char *path);
 /* Starts the broker, sets the opener of base/file.h and closes the rest, for the whole process and
- * permanently; call it before other threads start. Logs one line: what is closed, and the reason for what is
- * not. */
+ * permanently. Threads that libraries have started (MPI's) are confined, too, unless they block signals. Logs one line: what
+ * is closed, and the reason for what is not. */
 int sandbox_enter(struct sandbox *s, struct err *e);
 void sandbox_free(struct sandbox *s);

@@ -237,6 +237,42 @@ static void test_ports(void **state)
     in_child(child_ports);
 }
 
+/* A thread of a library: it opens what it likes when it is told to. */
+struct other {
+    pthread_t thread;
+    pthread_barrier_t confined;
+    bool opened;
+};
+
+static void *other_main(void *arg)
+{
+    struct other *o = arg;
+    pthread_barrier_wait(&o->confined);
+    o->opened = opens(in("secret"), O_RDONLY);
+    return NULL;
+}
+
+static int child_others(void)
+{
+    struct other o = {0};
+    int unreached = -1;
+    pthread_barrier_init(&o.confined, NULL, 2);
+    MUST(!pthread_create(&o.thread, NULL, other_main, &o));
+    MUST(confine_files(&(struct confine_files){.others = &unreached}) && !unreached);
+    pthread_barrier_wait(&o.confined);
+    pthread_join(o.thread, NULL);
+    MUST(!o.opened && !opens(in("secret"), O_RDONLY));
+    return 0;
+}
+
+static void test_others(void **state)
+{
+    (void)state;
+    if (!has_landlock(1))
+        skip();
+    in_child(child_others);
+}
+
 /* As many models as there are: nothing is left out. */
 static int child_many(void)
 {
@@ -295,6 +331,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_calls, make, clean),
         cmocka_unit_test_setup_teardown(test_gpu, make, clean),
         cmocka_unit_test_setup_teardown(test_ports, make, clean),
+        cmocka_unit_test_setup_teardown(test_others, make, clean),
         cmocka_unit_test_setup_teardown(test_many, make, clean),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
