@@ -1,10 +1,14 @@
 """Several ranks run one model together: the numbers of one device, whatever is cut where."""
 import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).resolve().parents[1] / "data" / "arch"
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "test" / "data" / "arch"
 # dense, groups of heads, windows, experts, a shared expert, latent attention, sparse keys, shared keys, biases and
 # post-norms, whole-row norms, recurrences: of every kind one in each run; the others are slow
 KINDS = ["llama", "gemma3", "mixtral", "deepseek-v3", "deepseek-v32", "gemma3n", "gpt2", "olmo2", "gpt-oss", "jamba",
@@ -103,6 +107,23 @@ def test_batches_are_in_flight(quern):
         words = ["logits", model_of(name), "--exact", "--json", "--chunk", "300", "--tokens", ids]
         one, got = quern(*words).json(), quern(*words, *BOTH).json()
         assert got["argmax"] == one["argmax"] and far(got["last"], one["last"]) <= 1e-5
+
+
+def test_streams_are_in_flight(serve, tmp_path):
+    """Streams of one step go through the stages in batches: the texts of one device."""
+    two, streams = tmp_path / "two.gguf", 24
+    subprocess.run([sys.executable, ROOT / "bench" / "synth.py", "smollm2-135m", two, "--layers", "2", "--type", "q4_0"], check=True,
+                   capture_output=True)
+
+    def texts(*flags):
+        s = serve(two, "--ctx", "128", "--slots", str(streams), "--exact", "--speculate", "off", "--threads", "2", *flags)
+
+        def ask(i):
+            body = {"prompt": [5 + 37 * i, 7, 3 + i], "max_tokens": 10, "temperature": 0, "ignore_eos": True}
+            return json.loads(s.request("POST", "/v1/completions", body)[2])["choices"][0]["text"]
+        with ThreadPoolExecutor(streams) as pool:
+            return list(pool.map(ask, range(streams)))
+    assert texts("--pipeline", "2") == texts()
 
 
 def again(quern, splits, cache, *words):
