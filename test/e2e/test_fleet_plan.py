@@ -9,7 +9,7 @@ fleet = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(fleet)
 
 COSTS = {"decode": [[1, 0.010], [4, 0.016]], "prompt_row": 0.001, "prompt_step": 0.005, "request": 0.002, "chunk": 512, "slots": 4,
-         "kv_tokens": 100000, "share": [1]}
+         "kv_tokens": 100000, "share": [[1, 1]]}
 SHAPE = {"groups": 1, "system": 64, "question": 16, "answer": 20, "turns": 3, "think": 0.5}
 
 
@@ -29,7 +29,7 @@ def test_no_more_than_there_is():
     for replicas in 1, 3:
         rate, _ = fleet.simulate(COSTS, {**SHAPE, "think": 0.01}, 40, replicas, "least-load", 60, 10, 2)
         assert 0.5 * replicas * 4 / 0.016 < rate < replicas * 4 / 0.016
-    half = {**COSTS, "share": [0.5, 0.8, 1.0]}  # cores that replicas share: one alone is faster
+    half = {**COSTS, "share": [[0.5, 0.5], [0.8, 0.8], [1, 1]]}  # cores that replicas share: one alone is faster
     alone, _ = fleet.simulate(half, {**SHAPE, "think": 0.01}, 40, 1, "least-load", 60, 10, 2)
     plain, _ = fleet.simulate(COSTS, {**SHAPE, "think": 0.01}, 40, 1, "least-load", 60, 10, 2)
     assert alone == pytest.approx(2 * plain, rel=0.1)
