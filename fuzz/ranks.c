@@ -1,6 +1,6 @@
 /* Any bytes as what a rank hears from others: the greeting of a connection, and the orders of rank 0 with all that
- * follows them, which a rank with a tiny model obeys on a CPU until one of them fails or the bytes end. The first byte chooses
- * the model and how it is cut, or the greeting. What is refused has an error message. */
+ * follows them, which a rank with a tiny model obeys on a CPU until one of them fails or the bytes end. The first byte
+ * chooses the model and how it is cut, or the greeting. What is refused has an error message. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "codec/dtype.h"

@@ -1,7 +1,7 @@
 /* The rows of a step in batches, so that the stages of a pipeline work at the same time: while the second stage has the
- * first batch, the first one has the second. A stage takes a + c * r for r rows: a for reading its weights, which every batch
- * does again. n rows in batches of r pass s stages in (n / r + s - 1) * (a + c * r), which is least where r is the root of
- * n * (a / c) / (s - 1). */
+ * first batch, the first one has the second. A stage takes a + c * r for r rows: a for reading its weights, which every
+ * batch does again. n rows in batches of r pass s stages in (n / r + s - 1) * (a + c * r), which is least where r is the
+ * root of n * (a / c) / (s - 1). */
 #include "base/mem.h"
 #include "device/team_internal.h"
 
