@@ -50,6 +50,12 @@ def notes() -> str:
     return "# Notes\n- buy flour\n"
 
 
+@server.resource("notes://of/{day}", title="Notes of a day", mime_type="text/plain")
+def notes_of(day: str) -> str:
+    calls.append("notes_of")
+    return f"Notes of {day}."
+
+
 @server.resource("picture://red", mime_type="image/png")
 def red() -> bytes:
     calls.append("red")

@@ -1,6 +1,8 @@
 """Nothing that was written in the chat page is lost: tabs, reloads, restarts, many conversations, a full storage."""
 import json
 import signal
+import socket
+import threading
 
 import pytest
 
@@ -174,6 +176,67 @@ def test_a_closed_tab_leaves_its_answer_to_the_next(chromium, page_server):
         other.goto(address)
         other.wait_for_selector(".turn.assistant .meta >> text=1500 tokens")
         assert posts(other) == [] and whole(other) == written(page_server, stream)
+
+
+class Wire:
+    """A network between browser and server that can be cut: every connection is closed, and new ones are refused."""
+
+    def __init__(self, port):
+        self.to, self.cut, self.ends = port, False, []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            if self.cut:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self.to))
+            self.ends += [near, far]
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self.pump, args=(a, b), daemon=True).start()
+
+    def pump(self, a, b):
+        try:
+            while data := a.recv(65536):
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in (a, b):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def break_off(self):
+        self.cut = True
+        for s in self.ends:
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+@pytest.mark.slow
+def test_a_network_that_goes_and_comes_back(chromium, page_server):
+    """The server still has the answer: the page reads it on."""
+    wire = Wire(page_server.port)
+    with opened(chromium, wire.url, check=False) as page:
+        page.route("**/v1/chat/completions", endless)
+        ask(page, "Go on and on")
+        stream = stream_id(page)
+        wire.break_off()
+        page.wait_for_selector("#banner-offline:not([hidden]) >> text=The server does not answer")
+        wire.cut = False
+        page.wait_for_selector("#banner-offline", state="hidden")  # by itself
+        finished(page)
+        assert len(posts(page)) == 1 and whole(page) == written(page_server, stream)
+    wire.listener.close()
 
 
 def test_a_restart_of_the_server_in_the_middle_of_a_stream(chromium, binary, tiny):

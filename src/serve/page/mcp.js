@@ -1,6 +1,7 @@
 // A client of MCP servers over streamable HTTP: https://modelcontextprotocol.io. The browser connects; the page's policy allows
 // only the servers of --mcp.
 const PROTOCOL = "2025-06-18", PAGES = 50, WAIT = 120000;
+const VARIABLE = /\{(\w+)\}/g, TEMPLATE = /^[^{}]*(?:\{\w+\}[^{}]*)+$/; // of addresses: the simplest form of RFC 6570
 
 const words = (v, most = 2000) => (typeof v === "string" ? v.slice(0, most) : "");
 
@@ -29,7 +30,7 @@ export class McpServer {
   #ready = null;
 
   constructor(name, url) {
-    Object.assign(this, { name, url, tools: [], prompts: [], resources: [], error: null });
+    Object.assign(this, { name, url, tools: [], prompts: [], resources: [], templates: [], error: null });
   }
 
   // A message; the response with this id, if it has one. Replies come as JSON, or as a stream of events.
@@ -81,19 +82,21 @@ export class McpServer {
     const hello = await this.#call("initialize", { protocolVersion: PROTOCOL, capabilities: {}, clientInfo: { name: "quern", version: "1" } });
     this.#version = typeof hello.protocolVersion === "string" ? hello.protocolVersion : PROTOCOL;
     await this.#send({ method: "notifications/initialized" });
-    const can = hello.capabilities ?? {}, list = (kind) => (can[kind] ? this.#list(kind) : []);
+    const can = hello.capabilities ?? {}, list = (kind) => (can[kind] ? this.#list(kind + "/list", kind) : []);
     const about = (v) => ({ name: v.name, title: words(v.title ?? v.annotations?.title ?? v.name, 200), description: words(v.description) });
     this.tools = (await list("tools")).map((t) => ({ ...about(t), schema: t.inputSchema ?? { type: "object", properties: {} } }));
     this.prompts = (await list("prompts")).map((p) => ({ ...about(p), fields: (Array.isArray(p.arguments) ? p.arguments : []).filter((a) => typeof a?.name === "string") }));
     this.resources = (await list("resources")).filter((r) => typeof r.uri === "string").map((r) => ({ ...about(r), uri: r.uri, type: words(r.mimeType, 100) }));
+    const templates = can.resources ? await this.#list("resources/templates/list", "resourceTemplates").catch(() => []) : []; // not every server has them
+    this.templates = templates.filter((t) => TEMPLATE.test(t.uriTemplate)).map((t) => ({ ...about(t), uri: t.uriTemplate, fields: [...t.uriTemplate.matchAll(VARIABLE)].map(([, name]) => ({ name, required: true })) }));
   }
 
   // All pages of a list of named things.
-  async #list(kind) {
+  async #list(method, field) {
     const all = [];
     for (let i = 0, cursor; i < PAGES && (!i || cursor); i++) {
-      const page = await this.#call(kind + "/list", cursor ? { cursor } : {});
-      all.push(...(Array.isArray(page[kind]) ? page[kind] : []));
+      const page = await this.#call(method, cursor ? { cursor } : {});
+      all.push(...(Array.isArray(page[field]) ? page[field] : []));
       cursor = page.nextCursor;
     }
     return all.filter((v) => typeof v?.name === "string");
@@ -132,9 +135,9 @@ export class McpServer {
     return { text: said.filter((m) => m.text).map((m) => (both ? (m.mine ? "User: " : "Assistant: ") : "") + m.text).join("\n\n"), files: said.flatMap((m) => m.files) };
   }
 
-  // A resource as files: one, or those of a folder.
-  async resource({ uri, name }) {
-    const { contents } = await this.#ask("resources/read", { uri }), all = Array.isArray(contents) ? contents : [];
+  // A resource as files: one, or those of a folder. given: what stands for the variables of a template
+  async resource({ uri: address, name }, given) {
+    const uri = given ? address.replace(VARIABLE, (_, variable) => encodeURIComponent(given[variable] ?? "")) : address, { contents } = await this.#ask("resources/read", { uri }), all = Array.isArray(contents) ? contents : [];
     return all.filter(Boolean).map((c) => asFile({ name: all.length === 1 ? name : undefined, ...c }));
   }
 }

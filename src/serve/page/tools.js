@@ -72,7 +72,7 @@ export class Tools {
   #section(server) {
     const head = el("div", { class: "server-head" }, el("h3", {}, server.name), el("span", { class: "faint" }, server.url));
     if (server.error) return el("section", {}, head, el("p", { class: "problem" }, `Not connected: ${server.error}.`));
-    const lists = [["Tools", server.tools, this.#row], ["Prompts", server.prompts, this.#prompt], ["Resources", server.resources, this.#resource]].filter(([, all]) => all.length);
+    const lists = [["Tools", server.tools, this.#row], ["Prompts", server.prompts, this.#prompt], ["Resources", server.resources, this.#resource], ["Resources by name", server.templates, this.#template]].filter(([, all]) => all.length);
     return el("section", {}, head, ...lists.flatMap(([name, all, row]) => [el("h4", {}, name), el("ul", { class: "tool-list", "aria-label": `${name} of ${server.name}` }, ...all.map((v) => row.call(this, server, v)))]),
               lists.length ? null : el("p", { class: "faint" }, "It offers nothing."));
   }
@@ -88,14 +88,23 @@ export class Tools {
     }
   }
 
-  #prompt(server, prompt) {
-    const boxes = prompt.fields.map((f) => el("label", { class: "field" }, f.title ?? f.name, el("input", { name: f.name, required: f.required === true, title: String(f.description ?? ""), placeholder: f.required === true ? "" : "optional", autocomplete: "off" })));
+  // A row with fields to fill in.
+  #form(what, about, label, button, read) {
+    const boxes = what.fields.map((f) => el("label", { class: "field" }, f.title ?? f.name, el("input", { name: f.name, required: f.required === true, title: String(f.description ?? ""), placeholder: f.required === true ? "" : "optional", autocomplete: "off" })));
     const form = el("form", { onsubmit: (e) => {
       e.preventDefault();
       const given = Object.fromEntries([...new FormData(form)].filter(([, v]) => v !== ""));
-      this.#take(prompt, () => server.prompt(prompt.name, given));
-    } }, ...boxes, el("button", { "aria-label": `Insert the prompt ${prompt.title}` }, "Insert"));
-    return el("li", { class: boxes.length ? "long" : "" }, el("div", {}, el("strong", {}, prompt.title), el("p", { class: "faint" }, prompt.description.slice(0, 300))), form);
+      this.#take(what, () => read(given));
+    } }, ...boxes, el("button", { "aria-label": label }, button));
+    return el("li", { class: boxes.length ? "long" : "" }, el("div", {}, el("strong", {}, what.title), el("p", { class: "faint" }, about)), form);
+  }
+
+  #prompt(server, p) {
+    return this.#form(p, p.description.slice(0, 300), `Insert the prompt ${p.title}`, "Insert", (given) => server.prompt(p.name, given));
+  }
+
+  #template(server, t) {
+    return this.#form(t, [t.description.slice(0, 300), t.uri].filter(Boolean).join(" · "), `Attach ${t.title}`, "Attach", async (given) => ({ text: "", files: await server.resource(t, given) }));
   }
 
   #resource(server, r) {
