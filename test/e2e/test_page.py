@@ -350,6 +350,7 @@ def test_an_answer_is_edited_and_a_chat_forked_and_copied(tab):
     assert copied.startswith("# A question\n\n### You\n\nA question\n\n### ") and copied.endswith("My *own* words.\n") and "<!--" not in copied
 
 
+@pytest.mark.slow
 def test_pages_of_a_pdf_become_images(chromium, page_server):
     """For a model that sees: where the user wants it, and where there is no text."""
     seeing = {"id": "eyes", "max_model_len": 8192, "meta": {"capabilities": ["chat", "vision"]}, "status": {"value": "loaded"}}

@@ -146,6 +146,7 @@ def test_a_reload_in_the_middle_of_a_stream(chromium, page_server):
         assert whole(page) == written(page_server, stream)
 
 
+@pytest.mark.slow
 def test_an_answer_whose_stream_is_gone_can_be_continued(chromium, page_server):
     with opened(chromium, page_server.url, check=False) as page:
         page.route("**/v1/chat/completions", endless)

@@ -167,7 +167,7 @@ def test_every_dialog_for_everybody(chromium, tools, scheme):
     server, url = tools
     with opened(chromium, server.url, check=False, color_scheme=scheme, reduced_motion="reduce") as page:
         press, choosers = page.keyboard.press, []
-        page.on("filechooser", choosers.append)  # early: the browser learns late that it is wanted
+        page.on("filechooser", lambda c: choosers.append(c))  # early: the browser learns late that it is wanted
 
         def walk(box, most=60):
             """Tab until the focus is where it began; it never leaves the dialog for the page."""
