@@ -329,7 +329,7 @@ static void put_merge(struct gguf_writer *w, const struct vision_params *v)
     if (f == VISION_IDEFICS3 || f == VISION_INTERNVL || (f == VISION_GEMMA3 && v->merge != 4) ||
         (f == VISION_GEMMA4 && v->merge != 3))
         gguf_put_u32(w, VISION "projector.scale_factor", v->merge);
-    if (f == VISION_QWEN3 || (f == VISION_PIXTRAL && v->merge > 1) ||
+    if (f == VISION_QWEN3 || (f == VISION_PIXTRAL && !strcmp(v->model_type, "mistral3")) ||
         ((f == VISION_QWEN2 || f == VISION_QWEN2_5) && v->merge != 2))
         gguf_put_u32(w, VISION "spatial_merge_size", v->merge);
 }
