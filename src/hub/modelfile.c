@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "base/num.h"
+#include "hub/go_template.h"
 #include "hub/path.h"
 #include "hub/preset.h"
 
@@ -135,15 +136,20 @@ static int modelfile_model(struct modelfile *m, bool adapter, struct err *e)
     return json_array_append_new(all, path);
 }
 
-/* Templates in Go's syntax are not run: the model's own is used. */
-static bool modelfile_is_go(const char *s)
+int preset_template(json_t *preset, struct err *e)
 {
-    static const char *const marks[] = {"{{ .",     "{{.",      "{{- .",     "{{ if .",
-                                        "{{- if .", "{{ range", "{{- range", "{{ end }}"};
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (strstr(s, marks[i]))
-            return true;
-    return false;
+    const char *text = json_string_value(json_object_get(preset, "template"));
+    struct err own = {0};
+    if (!text || !go_template_is(text))
+        return 0;
+    json_t *jinja = go_template(text, &own);
+    if (!jinja)
+        return err_set(
+            e, own.code,
+            "the template is in Go's language, and cannot be translated: %s; one in Jinja is taken, "
+            "too, or none, for the model's own",
+            own.text);
+    return json_object_set_new(preset, "template", jinja);
 }
 
 static int modelfile_texts(struct modelfile *m, const char *field, struct err *e)
@@ -151,14 +157,9 @@ static int modelfile_texts(struct modelfile *m, const char *field, struct err *e
     json_t *text = modelfile_text(m, e);
     if (!text)
         return -1;
-    if (!strcmp(field, "template") && modelfile_is_go(json_string_value(text))) {
-        log_warn("the TEMPLATE is in Go's syntax, which is not run here: the model's own template is used; "
-                 "one in Jinja's "
-                 "syntax is taken");
-        json_decref(text);
-        return 0;
-    }
-    return json_object_set_new(m->out, field, text);
+    if (json_object_set_new(m->out, field, text))
+        return -1;
+    return !strcmp(field, "template") ? preset_template(m->out, e) : 0;
 }
 
 static int modelfile_line(struct modelfile *m, struct err *e)

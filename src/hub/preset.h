@@ -26,5 +26,7 @@ json_t *preset_entry(const struct hub *h, const char *name, struct err *e);
 /* A name that entries can have: letters, digits and -_.: with at most one slash. */
 bool preset_is_name(const char *name);
 
+/* A template in Go's language, as Ollama has them, becomes one in Jinja. */
+int preset_template(json_t *preset, struct err *e);
 /* A Modelfile's text as a preset; paths that begin with ./, ../ or ~/ are those of `folder`. */
 json_t *modelfile_read(const char *text, size_t n, const char *folder, struct err *e);

@@ -265,7 +265,7 @@ static json_t *manage_entry(struct request *a, const json_t *body)
         err_set(
             &e, ERR_USAGE,
             "files and quantize are not taken here: 'quern quantize' makes files, and from names a model");
-    if (!e.code && !preset_check(entry, "the request", &e))
+    if (!e.code && !preset_check(entry, "the request", &e) && !preset_template(entry, &e))
         preset_check_parameters(json_object_get(entry, "parameters"), &e);
     const char *from = field_text(entry, "from");
     if (!e.code && (from[0] == '/' || from[0] == '.' || from[0] == '~' || json_object_get(entry, "adapters")))

@@ -102,9 +102,63 @@ def test_create_copy_and_remove(call, tmp_path, tiny):  # noqa: F811
         (tmp_path / "bad").write_text(text)
         code, _, err = call("create", "bad", "-f", "bad")
         assert code != 0 and why in err, (text, err)
-    (tmp_path / "go").write_text("FROM ./tiny.gguf\nTEMPLATE {{ .System }} {{ .Prompt }}\n")
-    code, _, err = call("create", "go", "-f", "go")
-    assert code == 0 and "Go's syntax" in err
+
+
+GO_TURNS = "{{ if .System }}<s>{{ .System }}</s>\n{{ end }}{{ if .Prompt }}<u>{{ .Prompt }}</u>\n{{ end }}<a>{{ .Response }}</a>\n"
+GO_MESSAGES = """{{- if .Messages }}
+{{- if or .System .Tools }}<s>{{ .System }}
+{{- range .Tools }}
+{"function": {{ json .Function }}}
+{{- end }}</s>
+{{ end }}
+{{- range $i, $_ := .Messages }}
+{{- $last := eq (len (slice $.Messages $i)) 1 -}}
+{{- if eq .Role "user" }}<u>{{ .Content }}</u>
+{{ else if eq .Role "assistant" }}<a>{{ .Content }}{{ range .ToolCalls }}[{{ .Function.Name }} {{ .Function.Arguments }}]{{ end }}</a>
+{{ else if eq .Role "tool" }}<t>{{ .Content }}</t>
+{{ end }}
+{{- if and (ne .Role "assistant") $last }}<a>{{ end }}
+{{- end }}
+{{- else }}{{ .Prompt }}{{ end }}"""
+CALL = [{"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]
+
+
+@pytest.mark.parametrize("go, messages, tools, want", [
+    (GO_TURNS, "sua", None, "<s>S0</s>\n<u>U1</u>\n<a>A2"),
+    (GO_TURNS, "suauau", None, "<s>S0</s>\n<u>U1</u>\n<a>A2</a>\n<u>U3</u>\n<a>A4</a>\n<u>U5</u>\n<a>"),
+    (GO_TURNS, "u", None, "<u>U0</u>\n<a>"),
+    (GO_MESSAGES, "su", None, "<s>S0</s>\n<u>U1</u>\n<a>"),
+    (GO_MESSAGES, "uct", ["f"], '<s>\n{"function": {"name": "f"}}</s>\n<u>U0</u>\n<a>[f {"a": 1}]</a>\n<t>T2</t>\n<a>'),
+    ("{{ range .Messages }}{{ with .Content }}[{{ . }}]{{ else }}-{{ end }}{{ end }}", "uc", None, "[U0]-"),
+    ("{{/* no */}}{% {{ .Prompt | json }} {# {{ .System }}{\n", "u", None, '{% "U0" {# {\n'),
+])
+def test_templates_in_gos_language(call, tmp_path, tiny, go, messages, tools, want):  # noqa: F811
+    (tmp_path / "tiny.gguf").symlink_to(tiny[0])
+    (tmp_path / "Modelfile").write_text(f'FROM ./tiny.gguf\nTEMPLATE """{go}"""\n')
+    code, _, err = call("create", "go")
+    assert code == 0, err
+    entry = json.loads((tmp_path / "config" / "quern" / "models.json").read_text())["go"]
+    (tmp_path / "t.jinja").write_text(entry["template"])
+    roles = {"s": "system", "u": "user", "a": "assistant", "c": "assistant", "t": "tool"}
+    said = [{"role": roles[r], "content": f"{r.upper()}{i}"} | ({"content": "", "tool_calls": CALL} if r == "c" else {})
+            for i, r in enumerate(messages)]
+    (tmp_path / "m.json").write_text(json.dumps(said))
+    more = []
+    if tools:
+        (tmp_path / "tools.json").write_text(json.dumps([{"type": "function", "function": {"name": t}} for t in tools]))
+        more = ["--tools", tmp_path / "tools.json"]
+    code, out, err = call("template", "--file", tmp_path / "t.jinja", "--messages", tmp_path / "m.json", *more)
+    assert code == 0 and out == want, err
+
+
+@pytest.mark.parametrize("go, why", [("{{ .Foo }}", "'Foo'"), ("{{ if .System }}x", "an end is missing"), ("{{ .System }}{{ end }}", "end"),
+                                     ('{{ .System }}{{ printf "%s" .Prompt }}', "'printf'"), ("{{ .System", "not closed"),
+                                     ("{{ .System (eq }}", "known"), ('{{ .System }}{{ template "x" }}', "'template'")])
+def test_what_of_go_is_not_known(call, tmp_path, tiny, go, why):  # noqa: F811
+    (tmp_path / "tiny.gguf").symlink_to(tiny[0])
+    (tmp_path / "Modelfile").write_text(f'FROM ./tiny.gguf\nTEMPLATE """{go}"""\n')
+    code, _, err = call("create", "go")
+    assert code == 65 and why in err and "Go's language" in err, err
 
 
 @pytest.fixture
