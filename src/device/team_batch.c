@@ -10,7 +10,7 @@
 
 /* a / c: rows whose products take as long as reading the weights. Decode on two Zen 4 cores; Llama-3-8B on an H200. */
 enum { READ_ROWS_CPU = 4, READ_ROWS_GPU = 50 };
-enum { TILE = 16 }; /* rows that products take at once */
+enum { TILE = 32 }; /* many rows are cut at multiples of it: products of whole tiles are faster */
 
 /* Whether rows of one sequence may be in different batches, in order: keys of the earlier ones are there by then. */
 static bool may_cut_sequences(const struct plan *p, const struct step *s)

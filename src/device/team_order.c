@@ -53,16 +53,30 @@ static struct step_head step_head(const struct step *s)
     return h;
 }
 
-size_t team_step_bytes(const struct plan *p, const struct step *s)
+static size_t step_bytes(const struct plan *p, const struct step_head *h)
 {
-    struct step copy = *s;
+    struct step none;
     struct step_array a[STEP_ARRAYS];
-    struct step_head h = step_head(s);
-    size_t n = sizeof h;
-    step_arrays(p, &h, &copy, a);
+    size_t n = sizeof *h;
+    step_arrays(p, h, &none, a);
     for (int i = 0; i < STEP_ARRAYS; i++)
         n += a[i].bytes;
     return n;
+}
+
+size_t team_step_bytes(const struct plan *p, const struct step *s)
+{
+    const struct step_head h = step_head(s);
+    return step_bytes(p, &h);
+}
+
+/* Of the largest step that can come: a longer order would only take memory. */
+static size_t step_bytes_most(const struct plan *p, const struct order_prepare *l)
+{
+    enum { WIDTH_MOST = 1 << 17 }; /* pages of a sequence */
+    const struct step_head h = {l->rows, l->seqs, l->outs, WIDTH_MOST,
+                                HAS_AXES | HAS_SPANS | HAS_STATES | HAS_LORA};
+    return step_bytes(p, &h);
 }
 
 void team_step_pack(const struct plan *p, const struct step *s, uint8_t *out)
@@ -247,8 +261,6 @@ int member_answer(struct member *m, const struct answer *own, struct answer *all
     return comm_gather(m->comm, comm_all(m->comm), own, all, at, e);
 }
 
-enum { STEP_BYTES_MOST = 1 << 30 };
-
 /* Whether an order makes sense for this rank: groups, pages and rows that there are, and the bytes that follow. */
 static bool order_is_sound(const struct member *m, const struct rank_order *o)
 {
@@ -262,7 +274,7 @@ static bool order_is_sound(const struct member *m, const struct rank_order *o)
     case ORDER_MEET:
         return !o->bytes;
     case ORDER_RUN:
-        return o->bytes <= STEP_BYTES_MOST;
+        return o->bytes <= step_bytes_most(m->plan, l);
     case ORDER_ROWS:
         return o->a && o->a < m->plan->buffers && o->b <= l->rows &&
                o->bytes == (uint64_t)o->b * m->plan->width[o->a] * sizeof(float);
