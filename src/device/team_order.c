@@ -324,7 +324,7 @@ static int order_copy(struct member *m, const struct rank_order *o, struct err *
     for (uint32_t i = 0; i < 2 * o->b; i++)
         if (pages[i] < 0 || (uint32_t)pages[i] >= m->limit.kv.pages[o->a])
             return order_is_none(e);
-    return m->device->ops->copy_pages(m->device, o->a, pages, pages + o->b, o->b, e);
+    return o->b ? m->device->ops->copy_pages(m->device, o->a, pages, pages + o->b, o->b, e) : 0;
 }
 
 /* Pages and states: this rank's part, to or from rank 0. */
