@@ -119,9 +119,11 @@ static int engine_check_images(const struct engine *g, const struct job *j, stru
                : 0;
 }
 
-static void engine_close_job(struct engine *g, struct job *j)
+/* Its adapters are let go before its client knows that it has ended. */
+static void engine_finish(struct engine *g, struct job *j, const struct job_end *end)
 {
     session_release(g->session, &j->request.lora);
+    job_finish(j, end);
     job_close(j);
 }
 
@@ -145,7 +147,8 @@ int engine_submit(struct engine *g, const struct engine_request *r, struct strea
     s->owners = 2;
     if (engine_check_images(g, j, e) || engine_queue(g, j, e)) {
         s->owners = 1;
-        engine_close_job(g, j);
+        session_release(g->session, &own.lora);
+        job_close(j);
         return -1;
     }
     *out = s;
@@ -255,8 +258,7 @@ void engine_end(struct engine *g, struct job *j, const struct job_end *end)
     engine_count_running(g);
     prefix_stats(g->prefix, &g->stats.prefix); /* with what it leaves */
     pthread_mutex_unlock(&g->mutex);
-    job_finish(j, end);
-    engine_close_job(g, j);
+    engine_finish(g, j, end);
 }
 
 void engine_preempt(struct engine *g)
@@ -442,8 +444,7 @@ static void engine_sweep(struct engine *g, bool all)
             engine_end(g, g->running[i], &end);
     for (struct job *j; (j = engine_next_over(g, now, all, &end));) {
         g->crowded = false; /* the queue may have a new head */
-        job_finish(j, &end);
-        engine_close_job(g, j);
+        engine_finish(g, j, &end);
     }
 }
 
