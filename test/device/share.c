@@ -18,6 +18,7 @@ static void begin(struct fixture *f, uint32_t rows)
 {
     memset(f, 0, sizeof *f);
     f->cpu.local = f->local;
+    f->cpu.pieces = true;
     f->step.rows = rows;
 }
 
@@ -93,19 +94,22 @@ static void test_parts(void **state)
             assert_int_equal(times[i][u], 1);
 }
 
-/* Many rows: a share is one piece, and nobody takes another's. */
-static void test_many_rows(void **state)
+/* Several rows, or a small model: a share is one piece, and nobody takes another's. */
+static void test_whole_shares(void **state)
 {
     (void)state;
-    struct fixture f;
-    begin(&f, 512);
-    uint8_t times[UNITS] = {0};
-    for (int w = 0; w < WORKERS; w++) {
-        struct lane l = lane(&f, w, WORKERS);
-        struct share s = lane_columns(&l, COLUMNS);
-        assert_int_equal(take_all(&l, &s, times), 1);
+    for (int small = 0; small < 2; small++) {
+        struct fixture f;
+        begin(&f, small ? 1 : 2);
+        f.cpu.pieces = !small;
+        uint8_t times[UNITS] = {0};
+        for (int w = 0; w < WORKERS; w++) {
+            struct lane l = lane(&f, w, WORKERS);
+            struct share s = lane_columns(&l, COLUMNS);
+            assert_int_equal(take_all(&l, &s, times), 1);
+        }
+        assert_once(times);
     }
-    assert_once(times);
 }
 
 struct race {
@@ -145,7 +149,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_late),
         cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_many_rows),
+        cmocka_unit_test(test_whole_shares),
         cmocka_unit_test(test_race),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

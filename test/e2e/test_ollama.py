@@ -92,7 +92,7 @@ def test_lines(server):
 def test_errors(server, client):
     for ask, status in (
             (lambda: client.chat("other", HI), 404), (lambda: client.show("other"), 404), (lambda: client.pull("other"), 501),
-            (lambda: client.delete("smol"), 501), (lambda: client.generate("other", keep_alive=0), 404),
+            (lambda: client.delete("smol"), 400), (lambda: client.generate("other", keep_alive=0), 404),
             (lambda: client.chat("smol", [{"role": "user", "content": "a", "images": [b"x"]}]), 400),
             (lambda: client.chat("smol", [{"role": "user", "content": "word " * 3000}]), 400)):
         with pytest.raises(ollama.ResponseError) as e:

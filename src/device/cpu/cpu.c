@@ -555,6 +555,7 @@ static int cpu_load(struct device *device, const struct weights *w, void (*progr
                            log_safe(w->all[i].name), w->all[i].cols, KERNEL_K_MOST);
     d->w = w; /* used in place */
     d->terms = cpu_terms(d, w);
+    d->pieces = weights_bytes(w) >= (uint64_t)1 << 30;
     cpu_packed_close(d);
     if (progress)
         progress(arg, 1.0);

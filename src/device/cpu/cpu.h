@@ -96,6 +96,7 @@ struct cpu {
     const struct kernels *k;
     const struct weights *w;
     bool exact, fixed, packs;
+    bool pieces; /* workers share a single row's products in pieces: see lane_loop */
     /* Rounded rows a row: 1, int8; 2, int8 and int8 of the remainder, together about 15 bits. Small models
      * take 2: they are more sensitive, and fast enough. Beside weights of 16 bits 1 is bf16, and 2 is
      * floats. */
@@ -215,7 +216,8 @@ uint64_t share_cost(uint32_t n, uint64_t unit_cost);
 struct share lane_share(const struct lane *l, uint64_t total);
 /* The same in pieces, for loops that wait for memory, where a core is often slower than another for a while: a worker takes
  * its own share piece by piece, and then some of what others have left. All workers begin every loop, with the same total,
- * and a barrier is between two loops. Where the step has many rows a share is one piece. */
+ * and a barrier is between two loops. Where the step has several rows, or the
+ * model is small, a share is one piece. */
 struct share lane_loop(const struct lane *l, uint64_t total);
 bool lane_take(const struct lane *l, struct share *s); /* false: nothing is left */
 /* The next piece of a loop over n columns of one product alone. */

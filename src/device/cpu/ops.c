@@ -53,18 +53,18 @@ struct share lane_loop(const struct lane *l, uint64_t total)
 
 /* A share has SHARE_TICKS ticks. What is left of it: the number of the loop, the first tick, and the one behind the last. Of
  * an earlier loop: all is left. */
-enum { SHARE_TICKS = 128, SHARE_VICTIMS = 4, SHARE_ROWS = 8 };
+enum { SHARE_TICKS = 128, SHARE_VICTIMS = 4 };
 
 static uint64_t share_left(uint32_t loop, uint32_t first, uint32_t end)
 {
     return (uint64_t)loop << 32 | first << 16 | end;
 }
 
-/* A share is one piece: with many rows, since each piece makes them ready again, and with adapters, for whose first half the
- * same holds. */
+/* A share is one piece: with several rows, since each piece makes them ready again, with adapters, for whose first half the
+ * same holds, and in models whose products are too short for it. */
 static bool lane_whole(const struct lane *l)
 {
-    return l->workers == 1 || l->s->rows > SHARE_ROWS || l->s->lora;
+    return l->workers == 1 || !l->d->pieces || l->s->rows > 1 || l->s->lora;
 }
 
 /* Half of what worker w has left: the owner takes it from the front, others from the back. */
