@@ -35,22 +35,22 @@ struct q8_scratch {
 /* A tile's numbers where it has `lanes` lines: TILE of them, or one that is alone, without room for others. */
 ALWAYS_INLINE const int8_t *tile_four(const struct q8_tile *t, int lanes, uint32_t four, uint32_t line)
 {
-    return (const int8_t *)t->q + 4 * (four * (uint32_t)lanes + line);
+    return lanes == 1 ? (const int8_t *)t->q + 4 * (four + line) : t->q[four][line];
 }
 
 ALWAYS_INLINE const float *tile_d(const struct q8_tile *t, int lanes, uint32_t g)
 {
-    return (const float *)t->d + g * (uint32_t)lanes;
+    return lanes == 1 ? (const float *)t->d + g : t->d[g];
 }
 
 ALWAYS_INLINE const float *tile_sum(const struct q8_tile *t, int lanes, uint32_t at)
 {
-    return (const float *)t->sum + at * (uint32_t)lanes;
+    return lanes == 1 ? (const float *)t->sum + at : t->sum[at];
 }
 
 ALWAYS_INLINE const int32_t *tile_start(const struct q8_tile *t, int lanes, uint32_t at)
 {
-    return (const int32_t *)t->start + at * (uint32_t)lanes;
+    return lanes == 1 ? (const int32_t *)t->start + at : t->start[at];
 }
 
 /* Rows of activations that share one pass over the weights, and what a unit of one takes in scratch. */
