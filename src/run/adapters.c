@@ -436,7 +436,7 @@ void session_sweep_adapters(struct session *l)
     for (uint32_t i = 0; i < t->places; i++) {
         struct session_adapter *a = &t->all[i];
         pthread_mutex_lock(&t->lock);
-        bool goes = a->leaving && !a->users; /* it has no name: nobody takes it up meanwhile */
+        bool goes = a->leaving && !a->users; /* without a name, no new request can hold it */
         pthread_mutex_unlock(&t->lock);
         if (!goes)
             continue;

@@ -102,7 +102,7 @@ static uint64_t adapters_bytes(struct instance *f, const char *name)
     return place < 0 ? 0 : all[place].bytes;
 }
 
-/* The entry of a name that is free, so that nobody else takes it. */
+/* Reserves a free name: adds its entry before the adapter is read. */
 static struct served_adapter *adapters_take(struct models *m, const struct instance *f,
                                             const struct adapter_source *s, struct failure *why)
 {

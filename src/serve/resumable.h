@@ -12,7 +12,7 @@
 
 enum {
     RESUMABLE_SECONDS = 60,
-    RESUMABLE_ID_LEAST = 16, /* characters of an id: nobody guesses it */
+    RESUMABLE_ID_LEAST = 16, /* characters of an id, so that it cannot be guessed */
     RESUMABLE_ID_MOST = 64,
 };
 
