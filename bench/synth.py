@@ -35,6 +35,7 @@ class Shape:
     shared: int = 0        # width of the shared expert
     oss: bool = False      # gpt-oss: sinks, biases everywhere, windows
     delta: tuple = ()      # qwen3.5: heads of keys, heads of values, size; three layers of four are gated delta rules
+    mlstm: tuple = ()      # xlstm: heads, sizes of their keys and values
     post_norm: bool = False  # gemma: norms behind attention and feed-forward
     stacked: int = 0       # qwen3-vl: rows of the tower that are added in the first layers
 
@@ -52,6 +53,7 @@ PRESETS = {
     "qwen3.5-9b": Shape("qwen35", 32, 4096, 16, 4, 256, 12288, 248320, qk_norm=True, rope=1e7, delta=(16, 32, 128)),
     "qwen3.5-35b-a3b": Shape("qwen35moe", 40, 2048, 16, 2, 256, 512, 248320, qk_norm=True, rope=1e7, experts=256, used=8,
                              shared=512, delta=(16, 32, 128)),
+    "xlstm-7b": Shape("xlstm", 32, 4096, 8, 0, 512, 10944, 50304, mlstm=(8, 256, 512)),
     "llama3.2-1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, tied=True, rope=5e5),
     "llama3-8b": Shape("llama", 32, 4096, 32, 8, 128, 14336, 128256, rope=5e5),
     "llama3-70b": Shape("llama", 80, 8192, 64, 8, 128, 28672, 128256, rope=5e5),
@@ -180,6 +182,17 @@ def tensors(s, ftype, layers):
             yield mat("ssm_out", l, v, d)
             yield from after(s, l, mat, vec)
             continue
+        if s.mlstm:
+            heads, k, v = s.mlstm[0], s.mlstm[0] * s.mlstm[1], s.mlstm[0] * s.mlstm[2]
+            for name, n in (("attn_q", k), ("attn_k", k), ("attn_v", v), ("attn_gate", v)):
+                yield mat(name, l, d, n)
+            for name in ("mlstm_input_gate", "mlstm_forget_gate"):
+                yield mat(name, l, d, heads)
+                yield vec(name, l, heads, what="bias")
+            yield vec("ssm_norm", l, v)
+            yield mat("ssm_out", l, v, d)
+            yield from after(s, l, mat, vec)
+            continue
         for name, n in (("attn_q", s.heads * s.dim * (2 if s.delta else 1)), ("attn_k", s.kv_heads * s.dim), ("attn_v", s.kv_heads * s.dim)):
             yield mat(name, l, d, n)
             if s.bias:
@@ -243,6 +256,11 @@ def metadata(preset, s, ftype, layers):
                f"{a}.ssm.time_step_rank": u32(values), f"{a}.ssm.inner_size": u32(values * size),
                f"{a}.full_attention_interval": u32(4), f"{a}.rope.dimension_count": u32(s.dim // 4),
                f"{a}.rope.dimension_sections": several(5, struct.pack("<4i", 11, 11, 10, 0), 4)}
+    if s.mlstm:
+        heads, keys, values = s.mlstm
+        kv |= {f"{a}.ssm.state_size": u32(keys), f"{a}.ssm.group_count": u32(heads), f"{a}.ssm.time_step_rank": u32(heads),
+               f"{a}.ssm.inner_size": u32(heads * values), f"{a}.wkv.norm_epsilon": f32(1e-6),
+               f"{a}.attn_logit_softcapping": f32(15.0), f"{a}.final_logit_softcapping": f32(30.0)}
     if s.post_norm:
         kv[f"{a}.attention.sliding_window"] = u32(1024)
     if s.stacked:

@@ -29,10 +29,11 @@ if(QUERN_CUDA AND QUERN_NVCC AND NOT QUERN_CUDA_FATBINS)
       list(APPEND codes -gencode arch=compute_${a},code=sm_${a})
     endif()
   endforeach()
-  # For profilers and sanitizers; it holds paths and dates, which what is given to people has not, and two thirds of the bytes.
-  set(lines "")
-  if(NOT QUERN_STATIC)
-    set(lines -lineinfo)
+  # Line tables are for profilers and sanitizers; they hold paths and dates, which what is given to people has not, and two thirds
+  # of the bytes. Names of static symbols have a hash of the file's path: there, of one that is the same in every checkout.
+  set(paths -lineinfo)
+  if(QUERN_STATIC)
+    set(paths -Xcicc --orig_src_path_name=/quern.cu)
   endif()
   set(dir ${PROJECT_BINARY_DIR}/cuda)
   file(MAKE_DIRECTORY ${dir})
@@ -50,7 +51,7 @@ if(dir)
     get_filename_component(name ${cu} NAME_WE)
     if(NOT QUERN_CUDA_FATBINS)
       add_custom_command(OUTPUT ${dir}/${name}.fatbin
-        COMMAND ${QUERN_NVCC} -fatbin -O3 -std=c++17 ${codes} -I${PROJECT_SOURCE_DIR}/src ${lines}
+        COMMAND ${QUERN_NVCC} -fatbin -O3 -std=c++17 ${codes} -I${PROJECT_SOURCE_DIR}/src ${paths}
                 -MD -MF ${dir}/${name}.d -o ${dir}/${name}.fatbin ${cu}
         DEPENDS ${cu} DEPFILE ${dir}/${name}.d COMMENT "CUDA ${name}" VERBATIM)
     endif()

@@ -14,7 +14,7 @@
 struct buf;
 struct pool;
 
-/* options.copies: all of them, where they take at most an eighth of the free memory. */
+/* options.copies: as many as fit into what is free; they make way for everything else (device/cuda/copies.h). */
 #define COPIES_AUTO UINT64_MAX
 
 struct device_options {
@@ -126,7 +126,9 @@ struct step {
 };
 
 struct device_memory {
-    uint64_t weights, scratch, total, free;
+    uint64_t weights, scratch, total;
+    uint64_t free;     /* with what copies would give back */
+    uint64_t copies;   /* of weights, decoded, as long as nothing else needs the memory */
     uint64_t kv;       /* memory that KV holds now; as a need: with all pages */
     uint64_t kv_least; /* as a need: with those that have memory from the start */
 };
@@ -210,6 +212,9 @@ struct device_ops {
     int (*read_state)(struct device *d, int32_t slot, void *host, struct err *e);
     int (*write_state)(struct device *d, int32_t slot, const void *host, struct err *e);
     void (*memory)(const struct device *d, struct device_memory *m);
+    /* Between steps, while there is nothing else to do: some milliseconds of work that a later step would begin with. false:
+     * none is left. NULL: there is never any. */
+    bool (*warm)(struct device *d);
     /* What is on which device, for printing: "cuda:0 NVIDIA H200, weights 4.9 GB, ..."; one line a device. */
     void (*describe)(const struct device *d, struct buf *out);
     /* Where the time of profiled steps (seconds below) went since the last call, kernel by kernel, the

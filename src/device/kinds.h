@@ -33,8 +33,12 @@ enum decay_kind {
     DECAY_FIXED,    /* e^a */
     DECAY_SOFTPLUS, /* e^(a dt), dt = softplus(decay + bias), then within dt_range */
     DECAY_SIGMOID,  /* e^(bound * sigmoid(a (decay + bias))) */
-    DECAY_EXP       /* e^(a e^(decay + bias)) */
+    DECAY_EXP,      /* e^(a e^(decay + bias)) */
+    DECAY_GIVEN     /* decay + bias */
 };
+
+/* Recurrences of channels (struct op_cell of device/plan.h). */
+enum cell_kind { CELL_LRU, CELL_AVERAGE, CELL_GATES };
 
 /* What the spans of a step (step.span) mean to attention. */
 enum span_kind {

@@ -310,8 +310,8 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         c.flops = rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         c.flops *= op->scan.delta ? 7 : op->scan.erase.buffer ? 9 : 5;
         break;
-    case OP_LRU:
-        c.kv_bytes = 8.0 * op->lru.channels;
+    case OP_CELL:
+        c.kv_bytes = 8.0 * op->cell.channels * cell_kept(op->cell.kind);
         break;
     case OP_INDEX:
         cost_index(&c, w, &op->index, rows, keys);
@@ -328,7 +328,7 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
 const char *plan_op_name(enum op_kind kind)
 {
     static const char *const name[] = {"embed",  "qkv",  "latent", "attn", "heads", "out", "ffn", "moe",
-                                       "logits", "proj", "conv",   "scan", "lru",   "map", "mix", "index"};
+                                       "logits", "proj", "conv",   "scan", "cell",  "map", "mix", "index"};
     return (size_t)kind < sizeof name / sizeof *name ? name[kind] : "?";
 }
 
@@ -583,8 +583,9 @@ static void print_op(struct buf *out, const struct weights *w, const struct op *
     case OP_SCAN:
         print_scan(out, &op->scan);
         break;
-    case OP_LRU:
-        buf_printf(out, " b%u channels=%u -> b%u", op->lru.in.buffer, op->lru.channels, op->lru.out.buffer);
+    case OP_CELL:
+        buf_printf(out, " b%u channels=%u -> b%u", op->cell.gate.buffer, op->cell.channels,
+                   op->cell.out.buffer);
         break;
     }
 }

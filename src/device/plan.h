@@ -107,7 +107,7 @@ enum op_kind {
     OP_PROJ,   /* norm, products side by side */
     OP_CONV,   /* causal convolution over the rows of a sequence, channel by channel */
     OP_SCAN,   /* a recurrence over the rows of a sequence: state space, linear attention, delta rule */
-    OP_LRU,    /* a recurrence of each channel for itself, whose input and memory have gates */
+    OP_CELL,   /* a recurrence of each channel for itself */
     OP_MAP,    /* a row for itself: norm, activation, sum, scale */
     OP_MIX,    /* streams side by side in a row, mixed by coefficients of the row */
     OP_INDEX,  /* the keys that sparse attention sees */
@@ -218,7 +218,7 @@ struct op_moe {
     struct operand in;
     struct norm norm;
     struct norm router_norm;      /* of the router's input, where it is another than the experts' */
-    struct operand router_in;     /* that input, with such a norm; buffer 0: `in` */
+    struct operand router_in;     /* that input, also without such a norm; buffer 0: `in` */
     struct linear router;         /* (experts + identities, width) */
     weight_id select_bias;        /* (experts): added for the choice, not for the weight (deepseek v3) */
     struct linear gate, up, down; /* count = experts; biases (count = experts, rows = 1) */
@@ -231,7 +231,7 @@ struct op_moe {
     bool normalise;               /* weights of the chosen ones sum to 1 */
     float least_sum;              /* ... but are divided by no less than this (ernie); 0 mostly */
     float weight_scale;           /* then times this; 1 otherwise */
-    weight_id expert_scale;       /* (experts): then times the expert's own */
+    weight_id expert_scale;       /* (experts + identities): then times the expert's own */
     bool scale_input;             /* the weight multiplies what goes into the expert, not what comes out */
     uint32_t identities;          /* experts behind the others that give their input (out as wide as in) */
     float
@@ -242,6 +242,12 @@ struct op_moe {
     uint32_t shared_router_adapter;
     struct tail tail;
 };
+
+/* Whether the router's input is not that of the experts. */
+static inline bool moe_routes_apart(const struct op_moe *o)
+{
+    return o->router_norm.kind || o->router_in.buffer;
+}
 
 struct op_logits {
     struct operand in;
@@ -282,6 +288,9 @@ struct op_conv {
  *     S += k (w (v - S^T k))^T         w = write_scale * sigmoid(write)
  *     out = S^T q + skip * v
  *
+ * DECAY_GIVEN may have a `write`, too, without `delta`: it is w itself. With `size`, a number for each head, S^T q is
+ * divided by max(|size|, least) + size_eps.
+ *
  * With `erase`, of length 1 for each head, and a `rate` for each of its numbers (RWKV 7), from the S before it decays:
  *
  *     S = g S + k v^T - (rate erase) (S^T erase)^T
@@ -296,6 +305,7 @@ struct op_scan {
     struct operand q, k, v;      /* (k_heads, k_dim) twice, (heads, v_dim) */
     struct operand decay, write; /* buffer 0: none */
     struct operand erase, rate;  /* (heads, k_dim) both; or buffer 0 */
+    struct operand size, least;  /* (heads) both, with k_heads = heads; or buffer 0 */
     struct operand out;          /* (heads, v_dim) */
     struct norm q_norm, k_norm;  /* of each of the k_heads */
     float q_scale, k_scale;      /* after the norms */
@@ -306,22 +316,44 @@ struct op_scan {
     weight_id a;
     weight_id bias; /* as long as decay */
     weight_id skip; /* (heads) */
-    float dt_range[2], bound, write_scale;
+    float dt_range[2], bound, write_scale, size_eps;
     uint32_t state; /* its number in the plan */
 };
 
-/* RG-LRU. Each channel keeps a number s:
+/* A recurrence of each channel for itself. CELL_LRU keeps a number s:
  *
  *     g = e^(a sigmoid(decay + decay_bias))
  *     s = g s + sqrt(1 - g^2) sigmoid(gate + gate_bias) in      at position 0 without the root
  *     out = s
+ *
+ * CELL_AVERAGE (RWKV 4) is the mean of all rows' `in`, weighted by e^(gate + a distance), and by e^(gate + gate_bias) for
+ * the row itself. It keeps the sum, that of the weights, and the largest exponent, which both are relative to.
+ *
+ * CELL_GATES (mLSTM) keeps m, the largest exponent, and gives what a recurrence decays by, how strongly it writes, and e^-m,
+ * `channels` numbers each:
+ *
+ *     f = log sigmoid(decay + decay_bias), i = gate + gate_bias
+ *     m' = max(f + m, i)
+ *     out = e^(f + m - m'), e^(i - m'), e^-m'
  */
-struct op_lru {
-    struct operand in, gate, decay, out;
-    weight_id a, gate_bias, decay_bias; /* (channels) each */
+struct op_cell {
+    enum cell_kind kind;
+    struct operand in, gate, decay, out; /* in: not of CELL_GATES; decay: not of CELL_AVERAGE */
+    weight_id a, gate_bias, decay_bias;  /* (channels) each; a: not of CELL_GATES; biases may be 0 */
     uint32_t channels;
     uint32_t state; /* its number in the plan */
 };
+
+/* Numbers that a channel keeps, and that it gives. */
+static inline uint32_t cell_kept(enum cell_kind kind)
+{
+    return kind == CELL_AVERAGE ? 3 : 1;
+}
+
+static inline uint32_t cell_given(enum cell_kind kind)
+{
+    return kind == CELL_GATES ? 3 : 1;
+}
 
 /* out = scale * (residual + plus + by * rms(like) * times * act(sparse(cap * tanh(factor * norm(in) / cap)))), each part
  * optional: cap 0, deviations 0, ACT_NONE. sparse(x) = max(x - mean(x) - deviations * deviation(x), 0). With `clips` the
@@ -338,10 +370,11 @@ struct op_map {
     float least, most;
 };
 
-/* out[i] = base[i] + sum over j of (coef[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of `width`; without
- * base or coef (buffer 0) those are 0. */
+/* out[i] = base[i] + sum over j of (coef[i][j] + fixed[i][j] + bias) * in[j], for rows of `outs` and `ins` streams of
+ * `width`; without base, coef (buffer 0) or fixed those are 0. */
 struct op_mix {
     struct operand base, in, coef, out; /* base and out: (outs, width), in: (ins, width), coef: (outs, ins) */
+    weight_id fixed;                    /* (outs, ins) F32 */
     uint32_t outs, ins, width;
     float bias;
 };
@@ -376,7 +409,7 @@ struct op {
         struct op_proj proj;
         struct op_conv conv;
         struct op_scan scan;
-        struct op_lru lru;
+        struct op_cell cell;
         struct op_map map;
         struct op_mix mix;
         struct op_index index;
@@ -463,7 +496,7 @@ void weights_free(struct weights *w);
 int plan_check(const struct plan *p, const struct weights *w, struct err *e);
 
 /* What an operation reads and writes; buffer 0 where there is none. */
-enum { IO_READS = 7 };
+enum { IO_READS = 9 };
 struct op_io {
     struct operand read[IO_READS], out;
 };

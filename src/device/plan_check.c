@@ -423,12 +423,11 @@ static int check_choice(struct plan_checker *c, const struct op_moe *o)
         (o->act == ACT_SWIGLU_OAI &&
          (!isfinite(o->alpha) || !o->alpha || !(o->limit > 0) || !o->gate.weight)))
         return check_fail(c, "weight scale, alpha or limit", "is not a number that makes sense");
-    if (o->identities > CHECK_HEADS_MOST ||
-        (o->identities && (o->groups > 1 || o->expert_scale || o->scale_input)))
-        return check_fail(c, "identities", "are too many, or beside groups or scales of experts");
-    if (o->expert_scale && check_vector(c, o->expert_scale, o->experts, 1, "scale of experts"))
-        return -1;
+    if (o->identities > CHECK_HEADS_MOST || (o->identities && (o->groups > 1 || o->scale_input)))
+        return check_fail(c, "identities", "are too many, or beside groups or scaled inputs");
     uint64_t all = (uint64_t)o->experts + o->identities;
+    if (o->expert_scale && check_vector(c, o->expert_scale, all, 1, "scale of experts"))
+        return -1;
     return o->select_bias ? check_vector(c, o->select_bias, all, 1, "selection bias") : 0;
 }
 
@@ -454,8 +453,8 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
         return check_fail(c, "identities", "give rows of another width");
     if (o->router_norm.kind && (o->shared_router || check_norm(c, &o->router_norm, of, "router norm")))
         return check_fail(c, "router norm", "is beside a shared router, or wrong");
-    if (o->router_in.buffer && (!o->router_norm.kind || check_operand(c, o->router_in, of, "router's input")))
-        return check_fail(c, "router's input", "is without a norm, or wrong");
+    if (o->router_in.buffer && (o->shared_router || check_operand(c, o->router_in, of, "router's input")))
+        return check_fail(c, "router's input", "is beside a shared router, or wrong");
     struct linear gate = {.weight = o->shared_router, .adapter = o->shared_router_adapter};
     if (gate.weight && check_linear(c, gate, 1, k, 1, "shared router"))
         return -1;
@@ -553,7 +552,8 @@ static int check_mix(struct plan_checker *c, const struct op_mix *o)
     if (!o->outs || !o->ins || !isfinite(o->bias))
         return check_fail(c, "streams", "are none, or the bias is not a number");
     if ((o->base.buffer && (check_operand(c, o->base, outs, "base") || check_apart(c, o->base, o->out))) ||
-        (o->coef.buffer && check_operand(c, o->coef, (uint64_t)o->outs * o->ins, "coefficients")))
+        (o->coef.buffer && check_operand(c, o->coef, (uint64_t)o->outs * o->ins, "coefficients")) ||
+        (o->fixed && check_floats(c, o->fixed, o->outs, o->ins, "fixed coefficients")))
         return -1;
     return check_operand(c, o->in, ins, "input") || check_operand(c, o->out, outs, "output") ||
                    check_apart(c, o->in, o->out)
@@ -563,16 +563,18 @@ static int check_mix(struct plan_checker *c, const struct op_mix *o)
 
 static int check_scan_numbers(struct plan_checker *c, const struct op_scan *o)
 {
-    const float all[] = {o->q_scale, o->k_scale, o->bound, o->write_scale};
+    const float all[] = {o->q_scale, o->k_scale, o->bound, o->write_scale, o->size_eps};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!isfinite(all[i]))
             return check_fail(c, "scale", "is not a number");
     if (!(o->dt_range[0] >= 0) || !(o->dt_range[1] >= o->dt_range[0]))
         return check_fail(c, "range of dt", "is none");
-    if ((unsigned)o->decay_kind > DECAY_EXP || (o->decay_kind != DECAY_FIXED) != (o->decay.buffer != 0))
+    if ((unsigned)o->decay_kind > DECAY_GIVEN || (o->decay_kind != DECAY_FIXED) != (o->decay.buffer != 0))
         return check_fail(c, "decay", "is of no kind that exists, or has no input");
-    if (o->delta != (o->write.buffer != 0))
-        return check_fail(c, "delta rule", "wants a strength of writing, and nothing else does");
+    if (o->delta ? !o->write.buffer || o->decay_kind == DECAY_GIVEN
+                 : o->write.buffer && o->decay_kind != DECAY_GIVEN)
+        return check_fail(c, "delta rule",
+                          "wants a strength of writing, and only a given decay does beside it");
     return 0;
 }
 
@@ -606,6 +608,19 @@ static int check_scan_erase(struct plan_checker *c, const struct op_scan *o)
                : 0;
 }
 
+static int check_scan_size(struct plan_checker *c, const struct op_scan *o)
+{
+    if (!o->size.buffer && !o->least.buffer)
+        return 0;
+    if (o->k_heads != o->heads || o->tiled || o->sharing)
+        return check_fail(c, "size", "is of heads that have no key of their own");
+    return check_operand(c, o->size, o->heads, "size") ||
+                   check_operand(c, o->least, o->heads, "least size") || check_apart(c, o->size, o->out) ||
+                   check_apart(c, o->least, o->out)
+               ? -1
+               : 0;
+}
+
 static int check_scan(struct plan_checker *c, const struct op_scan *o)
 {
     if (!o->heads || o->heads > CHECK_WIDTH_MOST || !o->k_heads || o->heads % o->k_heads || !o->k_dim ||
@@ -622,7 +637,7 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
         check_state(c, o->state, o->heads, o->k_dim, o->v_dim))
         return -1;
     if (each && (o->v_dim != 1 || o->decay_kind != DECAY_SOFTPLUS || o->decay_each || o->delta || o->tiled ||
-                 o->before || o->sharing))
+                 o->before || o->sharing || o->size.buffer))
         return check_fail(c, "a", "has a number for each row of a state that is no vector");
     if ((o->q_norm.kind && o->q_norm.heads != o->k_heads) ||
         (o->k_norm.kind && o->k_norm.heads != o->k_heads) || check_norm(c, &o->q_norm, nk, "q norm") ||
@@ -632,7 +647,7 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
         (o->write.buffer &&
          (check_operand(c, o->write, o->heads, "write") || check_apart(c, o->write, o->out))))
         return -1;
-    return check_scan_erase(c, o) || check_operand(c, o->q, nk, "q") ||
+    return check_scan_erase(c, o) || check_scan_size(c, o) || check_operand(c, o->q, nk, "q") ||
                    check_operand(c, o->k, o->sharing ? (uint64_t)given * o->k_dim : nk, "k") ||
                    check_operand(c, o->v, (uint64_t)given * o->v_dim, "v") ||
                    check_operand(c, o->out, nv, "output") || check_apart(c, o->q, o->out) ||
@@ -641,18 +656,30 @@ static int check_scan(struct plan_checker *c, const struct op_scan *o)
                : 0;
 }
 
-static int check_lru(struct plan_checker *c, const struct op_lru *o)
+/* An input of a cell, which some kinds have. */
+static int check_cell_in(struct plan_checker *c, const struct op_cell *o, struct operand in, bool has,
+                         const char *what)
+{
+    if (!has)
+        return in.buffer ? check_fail(c, what, "is there, and this kind of cell has none") : 0;
+    return check_operand(c, in, o->channels, what) || check_apart(c, in, o->out) ? -1 : 0;
+}
+
+static int check_cell(struct plan_checker *c, const struct op_cell *o)
 {
     const uint32_t n = o->channels;
+    if ((unsigned)o->kind > CELL_GATES)
+        return check_fail(c, "cell", "is of no kind that exists");
     if (!n || n > CHECK_WIDTH_MOST)
         return check_fail(c, "channels", "are none, or too many");
-    return check_vector(c, o->a, n, 1, "a") ||
+    return (o->kind != CELL_GATES && check_vector(c, o->a, n, 1, "a")) ||
                    (o->gate_bias && check_vector(c, o->gate_bias, n, 1, "bias of the gate")) ||
                    (o->decay_bias && check_vector(c, o->decay_bias, n, 1, "bias of the decay")) ||
-                   check_state(c, o->state, 1, 1, n) || check_operand(c, o->in, n, "input") ||
-                   check_operand(c, o->gate, n, "gate") || check_operand(c, o->decay, n, "decay") ||
-                   check_operand(c, o->out, n, "output") || check_apart(c, o->in, o->out) ||
-                   check_apart(c, o->gate, o->out) || check_apart(c, o->decay, o->out)
+                   check_state(c, o->state, 1, cell_kept(o->kind), n) ||
+                   check_cell_in(c, o, o->in, o->kind != CELL_GATES, "input") ||
+                   check_cell_in(c, o, o->gate, true, "gate") ||
+                   check_cell_in(c, o, o->decay, o->kind != CELL_AVERAGE, "decay") ||
+                   check_operand(c, o->out, (uint64_t)cell_given(o->kind) * n, "output")
                ? -1
                : 0;
 }
@@ -701,8 +728,8 @@ static int check_op(struct plan_checker *c, const struct op *op)
         return check_conv(c, &op->conv);
     case OP_SCAN:
         return check_scan(c, &op->scan);
-    case OP_LRU:
-        return check_lru(c, &op->lru);
+    case OP_CELL:
+        return check_cell(c, &op->cell);
     case OP_MAP:
         return check_map(c, &op->map);
     case OP_MIX:

@@ -33,10 +33,10 @@ struct op_io plan_io(const struct op *op)
         return (struct op_io){{op->conv.in, op->conv.mul}, op->conv.out};
     case OP_SCAN:
         return (struct op_io){{op->scan.q, op->scan.k, op->scan.v, op->scan.decay, op->scan.write,
-                               op->scan.erase, op->scan.rate},
+                               op->scan.erase, op->scan.rate, op->scan.size, op->scan.least},
                               op->scan.out};
-    case OP_LRU:
-        return (struct op_io){{op->lru.in, op->lru.gate, op->lru.decay}, op->lru.out};
+    case OP_CELL:
+        return (struct op_io){{op->cell.in, op->cell.gate, op->cell.decay}, op->cell.out};
     case OP_MAP:
         return (struct op_io){{op->map.in, op->map.residual, op->map.like, op->map.by}, op->map.out};
     case OP_MIX:
@@ -83,7 +83,7 @@ uint32_t plan_state_of(const struct op *op)
 {
     return op->kind == OP_CONV   ? op->conv.state
            : op->kind == OP_SCAN ? op->scan.state
-           : op->kind == OP_LRU  ? op->lru.state
+           : op->kind == OP_CELL ? op->cell.state
                                  : UINT32_MAX;
 }
 
@@ -232,10 +232,10 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
     case OP_SCAN:
         visit_scan(&v, &op->scan);
         break;
-    case OP_LRU:
-        visit_id(&v, &op->lru.a);
-        visit_id(&v, &op->lru.gate_bias);
-        visit_id(&v, &op->lru.decay_bias);
+    case OP_CELL:
+        visit_id(&v, &op->cell.a);
+        visit_id(&v, &op->cell.gate_bias);
+        visit_id(&v, &op->cell.decay_bias);
         break;
     case OP_MAP:
         visit_norm(&v, &op->map.norm);
@@ -243,6 +243,7 @@ void plan_each_weight(struct op *op, void (*visit)(void *arg, weight_id *id), vo
         visit_id(&v, &op->map.plus);
         break;
     case OP_MIX:
+        visit_id(&v, &op->mix.fixed);
         break;
     case OP_INDEX:
         visit_index(&v, &op->index);
@@ -322,7 +323,7 @@ static void slots_of(struct slots *s, struct op *op)
     case OP_ATTN:
     case OP_CONV:
     case OP_SCAN:
-    case OP_LRU:
+    case OP_CELL:
         break;
     case OP_INDEX:
         slots_linear(s, &op->index.q_a);

@@ -41,8 +41,8 @@ static uint32_t out_width(const struct sharder *s, const struct op *op)
         return op->conv.channels;
     case OP_SCAN:
         return op->scan.heads * op->scan.v_dim;
-    case OP_LRU:
-        return op->lru.channels;
+    case OP_CELL:
+        return op->cell.channels * cell_given(op->cell.kind);
     case OP_MAP:
         return op->map.width;
     case OP_MIX:
@@ -544,7 +544,7 @@ static void shard_op(struct sharder *s, const struct op *op)
     case OP_EMBED:
     case OP_CONV:
     case OP_SCAN:
-    case OP_LRU:
+    case OP_CELL:
     case OP_MAP:
     case OP_MIX:
     case OP_INDEX:

@@ -156,6 +156,17 @@ static void test_launch_table(void **state)
             assert_true(how.splits >= 1 && how.splits <= GPU_PREFILL_SPLITS);
             assert_true(how.splits == 1 || blocks * how.splits <= gpu_prefill_slots(&g));
         }
+    for (uint32_t dim = 64; dim <= 128;
+         dim += 32) { /* rows of K take whole lines of 128 bytes, three blocks fit */
+        struct gpu_prefill how = gpu_prefill_choose(&g, dim, 1, 1, false);
+        assert_int_equal(how.kernel, K_ATTN_PREFILL + dim / 32 - 2);
+        g.wide = true;
+        how = gpu_prefill_choose(&g, dim, 1, 1, false);
+        assert_int_equal(how.kernel, K_ATTN_WIDE + dim / 32 - 2);
+        assert_true(how.shared >= 2 * 64 * 4 * dim && how.shared % 1024 == 0 &&
+                    3 * how.shared <= (uint32_t)g.shared_block);
+        g.wide = false;
+    }
     g.shared_block = 99 << 10; /* a card with less */
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, 0).stages, 1);
     g.wide = true;

@@ -5,7 +5,7 @@
 
 #include "codec/dtype.h"
 #include "base/mem.h"
-#include "device/cuda/gpu.h"
+#include "device/cuda/copies.h"
 #include "device/place.h"
 #include "device/split.h"
 #include "gpu/fake_cuda.h"
@@ -324,6 +324,223 @@ static void kv_memory_follows_the_pages(void **state)
     drop(&f);
 }
 
+/* ---- decoded weights ---- */
+
+enum { COPY = 1024 }; /* rows and columns of a weight: 2 MiB as fp16 */
+
+struct copying {
+    struct copies c;
+    struct fixture f;
+    struct mat mat[32];
+};
+
+/* Copies of the plan's twelve products, where so many MiB are free. */
+static void copies_take_places(struct copying *t, uint64_t asked, size_t mib)
+{
+    struct err e = {0};
+    for (uint32_t i = 1; i < t->f.w.count; i++)
+        t->mat[i] = (struct mat){.n = COPY, .k = COPY, .fmt = FMT_Q4_K_TILE};
+    struct gpu *g = gpu_open(0, 0, &e);
+    assert_non_null(g);
+    fake->memory = fake->used + (mib << 20);
+    copies_init(&t->c, g);
+    t->c.asked = asked;
+    if (copies_open(&t->c, &t->f.p, t->mat, t->f.w.count, &e))
+        fail_msg("%s", e.text);
+}
+
+static void copies_begin(struct copying *t, uint64_t asked, size_t mib)
+{
+    begin(&t->f);
+    copies_take_places(t, asked, mib);
+}
+
+static void copies_end(struct copying *t)
+{
+    struct gpu *g = t->c.g;
+    copies_close(&t->c);
+    gpu_close(g);
+    all_given_back();
+    drop(&t->f);
+}
+
+/* How many there are: the first ones in the order of the plan. */
+static uint32_t copies_there(const struct copying *t)
+{
+    uint32_t n = 0;
+    bool gone = false;
+    for (uint32_t i = 0; i < t->f.p.count; i++) {
+        const struct op *o = &t->f.p.ops[i];
+        const weight_id w[3] = {o->kind == OP_QKV   ? o->qkv.q.weight
+                                : o->kind == OP_OUT ? o->out.linear.weight
+                                                    : 0,
+                                o->kind == OP_QKV ? o->qkv.k.weight : 0,
+                                o->kind == OP_QKV ? o->qkv.v.weight : 0};
+        for (int k = 0; k < 3 && w[k]; k++) {
+            const uint8_t *at = t->c.kept[w[k]].values;
+            assert_true(!gone || !at);
+            gone = !at;
+            n += !gone;
+            if (at) { /* side by side, and it can be written to */
+                assert_int_equal(at - (const uint8_t *)(uintptr_t)t->c.base, (n - 1) * (2ull << 20));
+                ((uint8_t *)t->c.kept[w[k]].values)[(2 << 20) - 1] = 1;
+            }
+        }
+    }
+    return n;
+}
+
+static void copies_by_room(void **state)
+{
+    (void)state;
+    struct copying t;
+    struct copies c = {.asked = COPIES_AUTO, .bytes = 137ull << 30, .part = 4ull << 30, .returns = true};
+    assert_int_equal(copies_share(&c, 100ull << 30), 84ull << 30); /* whole parts of seven eighths */
+    assert_int_equal(copies_share(&c, 200ull << 30), 137ull << 30);
+    assert_int_equal(copies_share(&c, 16ull << 30), 0); /* too few to matter */
+    c.asked = 30ull << 30;
+    assert_int_equal(copies_share(&c, 100ull << 30), 32ull << 30);
+    assert_int_equal(copies_share(&c, 20ull << 30), 16ull << 30);
+    c.asked = COPIES_AUTO;
+    c.returns = false;
+    assert_int_equal(copies_share(&c, 1000ull << 30), 0);
+    assert_int_equal(copies_share(&c, 1096ull << 30), 137ull << 30);
+    c.fp8 = true;
+    assert_int_equal(copies_share(&c, 200ull << 30), 137ull << 30);
+
+    const struct {
+        uint64_t asked;
+        size_t mib;
+        uint32_t there;
+    } cases[] = {{COPIES_AUTO, 600, 12}, {COPIES_AUTO, 256 + 16, 8}, {COPIES_AUTO, 256 + 2, 0},
+                 {5 << 20, 600, 2},      {64 << 20, 600, 12},        {64 << 20, 256 + 7, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        copies_begin(&t, cases[i].asked, cases[i].mib);
+        assert_int_equal(copies_there(&t), cases[i].there);
+        copies_end(&t);
+    }
+}
+
+struct taker {
+    struct gpu *g;
+    cu_ptr got;
+    atomic_bool done;
+};
+
+static void *take_most(void *arg)
+{
+    struct taker *t = arg;
+    struct err e = {0};
+    t->got = gpu_alloc(t->g, 260ull << 20, "all that is left", &e);
+    atomic_store(&t->done, true);
+    return NULL;
+}
+
+/* Whatever takes memory of the card gets that of copies: the same model, another one on another thread, KV that grows. They
+ * come back once it is free. */
+static void copies_make_way(void **state)
+{
+    (void)state;
+    struct copying t;
+    struct err e = {0};
+    uint64_t room;
+    copies_begin(&t, COPIES_AUTO, 256 + 16);
+    assert_true(copies_hold(&t.c)); /* lists of before are forgotten, once */
+    copies_release(&t.c);
+    assert_false(copies_hold(&t.c));
+    copies_release(&t.c);
+    for (uint32_t i = 0; i < t.f.w.count; i++)
+        t.c.made[i] = true;
+    assert_int_equal(gpu_room(t.c.g, &room, &e), 0);
+    assert_int_equal(room, 272ull << 20); /* as if there were none */
+    cu_ptr p = gpu_alloc(t.c.g, 259ull << 20, "a test", &e);
+    assert_true(p);
+    assert_int_equal(copies_there(&t), 6);
+    assert_int_equal(gpu_spare_bytes(0), 12 << 20);
+    uint32_t made = 0;
+    for (uint32_t i = 0; i < t.f.w.count; i++)
+        made += t.c.made[i];
+    assert_int_equal(made, 6);
+    assert_true(copies_hold(&t.c));
+    copies_release(&t.c);
+    assert_int_equal(gpu_alloc(t.c.g, 14ull << 20, "too much", &e), 0);
+    assert_int_equal(copies_there(&t), 6); /* for nothing none goes */
+    gpu_free(t.c.g, p, 259ull << 20);
+    copies_fill(&t.c);
+    assert_int_equal(copies_there(&t), 8);
+    for (uint32_t i = 0, n = 0; i < t.f.w.count; i++)
+        assert_true((n += t.c.made[i]) <= 6); /* those that are back are decoded again */
+
+    struct taker other = {.g = gpu_open(0, 0, &e)};
+    pthread_t thread;
+    fake->memory = fake->used + (256 << 20);
+    copies_hold(&t.c); /* a step goes to the card */
+    assert_int_equal(pthread_create(&thread, NULL, take_most, &other), 0);
+    assert_int_equal(copies_there(&t), 8);
+    assert_false(atomic_load(&other.done));
+    copies_release(&t.c);
+    pthread_join(thread, NULL);
+    assert_true(other.got);
+    assert_int_equal(copies_there(&t), 6);
+    gpu_free(other.g, other.got, 260ull << 20);
+    gpu_close(other.g);
+    copies_fill(&t.c);
+
+    t.f.kv.pages[0] = 1024; /* 8 MiB a layer, of which 2 at first */
+    t.f.kv.least[0] = 256;
+    fake->memory = (size_t)1 << 30;
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    if (fill(d, &t.f, &e))
+        fail_msg("%s", e.text);
+    copies_fill(&t.c);
+    assert_int_equal(copies_there(&t), 12);
+    fake->memory = fake->used + (256 << 20);
+    assert_int_equal(d->ops->back(d, 0, 512, &e), 0); /* 6 MiB */
+    assert_int_equal(copies_there(&t), 9);
+    assert_int_equal(d->ops->back(d, 0, 1024, &e), 0);
+    assert_int_equal(copies_there(&t), 3);
+    d->ops->close(d);
+    copies_end(&t);
+}
+
+/* A card that maps no memory: copies are all there from the start, or none is, and they stay. */
+static void copies_that_stay(void **state)
+{
+    (void)state;
+    struct copying t;
+    struct err e = {0};
+    for (int i = 0; i < 2; i++) {
+        begin(&t.f);
+        fake->cannot_map = 1;
+        copies_take_places(&t, COPIES_AUTO, i ? 200 : 190);
+        assert_int_equal(copies_there(&t), i ? 12 : 0);
+        assert_int_equal(copies_bytes(&t.c), i ? 24 << 20 : 0);
+        assert_int_equal(gpu_spare_bytes(0), 0);
+        assert_int_equal(gpu_alloc(t.c.g, 195ull << 20, "too much", &e), 0);
+        copies_fill(&t.c);
+        assert_int_equal(copies_there(&t), i ? 12 : 0);
+        copies_end(&t);
+    }
+}
+
+/* A limit of the model's own counts copies, and they make way for what it takes within it. */
+static void copies_within_a_limit(void **state)
+{
+    (void)state;
+    struct copying t;
+    struct err e = {0};
+    copies_begin(&t, 64 << 20, 600);
+    assert_int_equal(copies_there(&t), 12);
+    t.c.g->limit = t.c.g->taken + (20 << 20);
+    cu_ptr p = gpu_alloc(t.c.g, 8 << 20, "a test", &e);
+    assert_true(p);
+    assert_int_equal(copies_there(&t), 6);
+    assert_int_equal(gpu_alloc(t.c.g, 13 << 20, "a test", &e), 0);
+    assert_int_equal(e.code, ERR_RESOURCE);
+    gpu_free(t.c.g, p, 8 << 20);
+    copies_end(&t);
+}
+
 /* A card that holds a part of it: the rest goes to the CPU, and the two run together. */
 static void a_part_on_the_card(void **state)
 {
@@ -589,6 +806,10 @@ int main(void)
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(needs_are_what_is_taken),
         cmocka_unit_test(kv_memory_follows_the_pages),
+        cmocka_unit_test(copies_by_room),
+        cmocka_unit_test(copies_make_way),
+        cmocka_unit_test(copies_that_stay),
+        cmocka_unit_test(copies_within_a_limit),
         cmocka_unit_test(a_part_on_the_card),
         cmocka_unit_test(weights_are_sent),
         cmocka_unit_test(adapters_on_the_card),

@@ -639,6 +639,46 @@ static void test_join_parts(void **state)
     assert_int_equal(joined(1, false), 2);                   /* there are no parts */
 }
 
+/* Heads, and attention over them: how many launches are left. */
+static uint32_t heads_launches(uint32_t rows, uint32_t kernel, uint32_t splits, uint32_t stored,
+                               bool read_later)
+{
+    struct pass_test t;
+    start(&t, rows);
+    t.c.single = 1;
+    t.ops[1] = (struct op){.kind = OP_OUT, .out = {.in = {read_later ? 2 : 1, 0}}};
+    struct launch *l = put(&t, K_QKV, ARGS_QKV);
+    l->a.qkv =
+        (struct qkv_args){.out = here, .heads = 8, .k_heads = stored, .kv = {.heads = 2, .v_dim = 128}};
+    l->reads[0] = y;
+    l->writes[0] = (struct span){PLACE_BUFFER, 2, 0};
+    put_parts(&t, splits);
+    t.list.all[1].a.attn.q = here;
+    t.list.all[1].kernel = (uint16_t)kernel;
+    pass_finish_heads(&t.l, &t.c, &t.list);
+    const uint32_t count = t.list.count;
+    if (t.list.all[0].args == ARGS_ATTN_ROW) {
+        assert_int_equal(t.list.all[0].kernel, K_ATTN_ROW + 2);
+        assert_ptr_equal(t.list.all[0].a.attn_row.qkv.out, here);
+        assert_ptr_equal(t.list.all[0].a.attn_row.attn.part, there);
+        assert_true(launch_reads(&t.list.all[0], y));
+    }
+    launch_free(&t.list);
+    return count;
+}
+
+static void test_finish_heads(void **state)
+{
+    (void)state;
+    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 2, false), 2);
+    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 16, 2, false), 4);   /* too many would repeat it */
+    assert_int_equal(heads_launches(1, K_ATTN_FAR + 2, 1, 2, false), 3);    /* many keys */
+    assert_int_equal(heads_launches(2, K_ATTN_FEW + 2, 1, 2, false), 3);    /* more rows */
+    assert_int_equal(heads_launches(1, K_ATTN_DECODE + 2, 1, 2, false), 3); /* more queries */
+    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 0, false), 3);    /* K and V of another layer */
+    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 2, true), 3);     /* another operation reads Q */
+}
+
 static void test_attention_packs(void **state)
 {
     (void)state;
@@ -813,7 +853,8 @@ static void test_classes(void **state)
 static void test_router_input(void **state)
 {
     (void)state;
-    for (int exact = 0; exact < 2; exact++) {
+    for (int way = 0; way < 4; way++) { /* with a norm of its own, and without */
+        const bool exact = way & 1;
         struct fixture f;
         struct err e = {0};
         struct paper_card c = {0};
@@ -821,7 +862,8 @@ static void test_router_input(void **state)
         const struct operand x = begin(&f), seen = plan_buffer(&f.plan, WIDTH);
         add_experts(&f, x);
         f.plan.ops[1].moe.router_in = seen;
-        f.plan.ops[1].moe.router_norm = rms(&f, WIDTH);
+        if (way & 2)
+            f.plan.ops[1].moe.router_norm = rms(&f, WIDTH);
         end(&f, x);
         assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
         const struct device_shape shape = {.kv = &kv, .rows = 64, .seqs = 64, .outs = 64};
@@ -896,20 +938,49 @@ static void test_join_halves(void **state)
     drop(&f);
 }
 
+/* cuBLASLt is called with few numbers of rows, within the room that there is for rows of a step, and for results. */
+static void test_blas_rows(void **state)
+{
+    (void)state;
+    const struct {
+        uint8_t of;
+        uint32_t m, list, room, most, want;
+    } cases[] = {{ROWS_STEP, 75, 75, 2048, UINT32_MAX, 80},
+                 {ROWS_STEP, 75, 75, 76, UINT32_MAX, 76},
+                 {ROWS_STEP, 75, 75, 2048, 75, 75},
+                 {ROWS_STEP, 75, 75, 0, UINT32_MAX, 75},
+                 {ROWS_STEP, 130, 2048, 2048, UINT32_MAX, 192},
+                 {ROWS_STEP, 513, 2048, 2048, UINT32_MAX, 640},
+                 {ROWS_STEP, 2000, 2048, 2000, UINT32_MAX, 2000},
+                 {ROWS_RESULTS, 75, 77, 2048, UINT32_MAX, 77},
+                 {ROWS_RESULTS, 75, 128, 2048, UINT32_MAX, 80}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct launch l = {.kernel = LAUNCH_BLAS,
+                           .args = ARGS_BLAS,
+                           .m = cases[i].list,
+                           .rows = {.of = cases[i].of, .most = cases[i].most}};
+        const struct launch_step s = {.meta = {.rows = cases[i].m, .outs = cases[i].m}};
+        const struct launch_limits limits = {.rows = cases[i].room};
+        launch_bind(&l, &s, &limits);
+        assert_int_equal(l.a.blas.m, cases[i].want);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),          cmocka_unit_test(test_window),
-        cmocka_unit_test(test_experts),        cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_merge_products), cmocka_unit_test(test_pair_activation),
-        cmocka_unit_test(test_row_input),      cmocka_unit_test(test_join_parts),
-        cmocka_unit_test(test_gate_input),     cmocka_unit_test(test_conv_results),
-        cmocka_unit_test(test_pack_once),      cmocka_unit_test(test_attention_packs),
-        cmocka_unit_test(test_direct_results), cmocka_unit_test(test_cut_rows),
-        cmocka_unit_test(test_choose_kernels), cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_classes),        cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_join_halves),    cmocka_unit_test(test_sum_rows),
-        cmocka_unit_test(test_router_input),
+        cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_merge_products),  cmocka_unit_test(test_pair_activation),
+        cmocka_unit_test(test_row_input),       cmocka_unit_test(test_join_parts),
+        cmocka_unit_test(test_gate_input),      cmocka_unit_test(test_conv_results),
+        cmocka_unit_test(test_pack_once),       cmocka_unit_test(test_finish_heads),
+        cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
+        cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
+        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
+        cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
+        cmocka_unit_test(test_blas_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

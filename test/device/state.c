@@ -130,31 +130,34 @@ static void check_channels(const struct kernels *k, const struct kernels *s, uin
     check_close("its state", k->tier, state[0], state[1], (size_t)channels * k_dim);
 }
 
-static void check_lru(const struct kernels *k, const struct kernels *s, uint32_t channels)
+static void check_cell(const struct kernels *k, const struct kernels *s, enum cell_kind kind,
+                       uint32_t channels)
 {
     static const int32_t pos[ROWS] = {0, 1, 2, 3, 0, 1, 2, 3, 4};
     static float x[ROWS * WIDE], gate[ROWS * WIDE], decay[ROWS * WIDE], bias[2 * WIDE], a[WIDE];
-    static float state[2][WIDE], y[2][ROWS * WIDE];
+    static float state[2][3 * WIDE], y[2][ROWS * 3 * WIDE];
     fill(x, ROWS * WIDE, 1);
     fill(gate, ROWS * WIDE, 3);
     fill(decay, ROWS * WIDE, 3);
     fill(bias, 2 * WIDE, 1);
     fill(state[0], WIDE, 1);
+    memset(state[0] + WIDE, 0, 2 * WIDE * sizeof state[0][0]); /* of an average: no row yet */
     for (size_t i = 0; i < WIDE; i++)
         a[i] = -2 - 2 * random_value();
     for (int with = 0; with < 2; with++) {
         memcpy(state[1], state[0], sizeof state[0]);
         for (int i = 0; i < 2; i++) {
-            struct lru_tile t = {.x = x, .gate = gate, .decay = decay, .a = a, .pos = pos};
+            struct cell_tile t = {.kind = kind, .x = x, .gate = gate, .decay = decay, .a = a, .pos = pos};
             if (with)
                 t.gate_bias = bias, t.decay_bias = bias + WIDE;
             t.s = state[i], t.y = y[i];
-            t.x_stride = t.gate_stride = t.decay_stride = t.y_stride = WIDE;
+            t.x_stride = t.gate_stride = t.decay_stride = t.s_stride = t.y_part = WIDE;
+            t.y_stride = 3 * WIDE;
             t.n = ROWS, t.channels = channels;
-            (i ? s : k)->lru(&t);
+            (i ? s : k)->cell(&t);
         }
-        check_close("lru", k->tier, y[0], y[1], ROWS * WIDE);
-        check_close("lru's state", k->tier, state[0], state[1], WIDE);
+        check_close("cell", k->tier, y[0], y[1], ROWS * 3 * WIDE);
+        check_close("cell's state", k->tier, state[0], state[1], 3 * WIDE);
     }
 }
 
@@ -191,7 +194,8 @@ static void test_kernels(void **none)
             check_scan(k, s, 24, sizes[i]);
             check_channels(k, s, sizes[i], 2 * sizes[i]);
             check_decay(k, s, sizes[i]);
-            check_lru(k, s, 2 * sizes[i]);
+            for (int kind = CELL_LRU; kind <= CELL_GATES; kind++)
+                check_cell(k, s, kind, 2 * sizes[i]);
         }
     }
 }
@@ -239,7 +243,9 @@ enum form {
     FORM_ERASE,
     FORM_BEFORE,
     FORM_SHARING,
-    FORM_LRU,
+    FORM_CELL,
+    FORM_AVERAGE,
+    FORM_GATES,
     FORM_CONV,
     FORMS
 };
@@ -286,13 +292,40 @@ static void add_scan(struct rig *r, enum form form, struct operand p, struct ope
     plan_add(&r->plan, OP_SCAN, 0)->scan = o;
 }
 
-static void add_lru(struct rig *r, struct operand p, struct operand c, struct operand y)
+static void add_cell(struct rig *r, enum form form, struct operand p, struct operand c, struct operand y)
 {
-    struct op_lru o = {.in = c, .gate = p, .decay = {p.buffer, HEADS}, .out = y, .channels = INNER};
+    struct op_cell o = {.in = c, .gate = p, .out = y, .channels = INNER};
+    if (form == FORM_AVERAGE)
+        o.kind = CELL_AVERAGE;
+    else
+        o.decay = (struct operand){p.buffer, HEADS}, o.decay_bias = weight(r, 1, INNER, 0, 1);
     o.a = weight(r, 1, INNER, -2, 1.5f);
-    o.gate_bias = weight(r, 1, INNER, 0, 1), o.decay_bias = weight(r, 1, INNER, 0, 1);
-    o.state = plan_keep(&r->plan, 0, 1, 1, INNER);
-    plan_add(&r->plan, OP_LRU, 0)->lru = o;
+    o.gate_bias = weight(r, 1, INNER, 0, 1);
+    o.state = plan_keep(&r->plan, 0, 1, cell_kept(o.kind), INNER);
+    plan_add(&r->plan, OP_CELL, 0)->cell = o;
+}
+
+/* mLSTM: gates, the sums of keys, then the recurrence that is divided by them. */
+static void add_gates(struct rig *r, struct operand p, struct operand c, struct operand y)
+{
+    struct operand gates = plan_buffer(&r->plan, 3 * KEYS), size = plan_buffer(&r->plan, KEYS);
+    struct op_cell g = {
+        .kind = CELL_GATES, .gate = p, .decay = {p.buffer, KEYS}, .out = gates, .channels = KEYS};
+    g.decay_bias = weight(r, 1, KEYS, 2, 1);
+    g.state = plan_keep(&r->plan, 0, 1, 1, KEYS);
+    plan_add(&r->plan, OP_CELL, 0)->cell = g;
+    struct op_scan o = {.heads = KEYS, .k_heads = KEYS, .k_dim = KDIM, .v_dim = 1, .q = c, .out = size};
+    o.k = (struct operand){c.buffer, KEYS * KDIM}, o.v = (struct operand){gates.buffer, KEYS};
+    o.q_scale = 0.4f, o.k_scale = o.write_scale = 1, o.size_eps = 1e-6f;
+    o.decay_kind = DECAY_GIVEN, o.decay = gates;
+    o.a = weight(r, 1, KEYS, 1, 0);
+    o.state = plan_keep(&r->plan, 0, KEYS, KDIM, 1);
+    plan_add(&r->plan, OP_SCAN, 0)->scan = o;
+    o.v_dim = INNER / KEYS, o.v = (struct operand){c.buffer, 2 * KEYS * KDIM}, o.out = y;
+    o.write = (struct operand){gates.buffer, KEYS}, o.size = size,
+    o.least = (struct operand){gates.buffer, 2 * KEYS};
+    o.state = plan_keep(&r->plan, 0, KEYS, KDIM, o.v_dim);
+    plan_add(&r->plan, OP_SCAN, 0)->scan = o;
 }
 
 /* Embedding, projection, convolution, recurrence, gated product, result. */
@@ -314,8 +347,10 @@ static void rig_open(struct rig *r, enum form form)
     o.weight = weight(r, conv, COLS, 0, 1), o.bias = weight(r, 1, conv, 0, 0.2f), o.act = ACT_SILU;
     o.state = plan_keep(p, 0, 1, COLS - 1, conv);
     plan_add(p, OP_CONV, 0)->conv = o;
-    if (form == FORM_LRU)
-        add_lru(r, in, c, y);
+    if (form == FORM_CELL || form == FORM_AVERAGE)
+        add_cell(r, form, in, c, y);
+    else if (form == FORM_GATES)
+        add_gates(r, in, c, y);
     else if (form != FORM_CONV)
         add_scan(r, form, in, c, y);
     struct op_out out = {.in = form == FORM_CONV ? c : y, .gate = {.in = in, .act = ACT_SILU, .first = true}};
@@ -504,14 +539,27 @@ static void test_check(void **none)
     BAD(out.gate.heads, 5);
     BAD(out.gate.in.buffer, 99);
     rig_close(&r);
-    rig_open(&r, FORM_LRU);
+    rig_open(&r, FORM_CELL);
     op = &r.plan.ops[3];
-    BAD(lru.channels, 0);
-    BAD(lru.channels, INNER - 1);
-    BAD(lru.a, 0);
-    BAD(lru.gate.buffer, 99);
-    BAD(lru.state, 0);
-    BAD(lru.out, op->lru.in);
+    BAD(cell.channels, 0);
+    BAD(cell.channels, INNER - 1);
+    BAD(cell.a, 0);
+    BAD(cell.gate.buffer, 99);
+    BAD(cell.state, 0);
+    BAD(cell.out, op->cell.in);
+    BAD(cell.kind, CELL_AVERAGE);
+    BAD(cell.kind, 3);
+    rig_close(&r);
+    rig_open(&r, FORM_GATES);
+    op = &r.plan.ops[3];
+    BAD(cell.in, op->cell.gate);
+    BAD(cell.out.col, 1);
+    op = &r.plan.ops[5];
+    BAD(scan.size.buffer, 0);
+    BAD(scan.least.buffer, 99);
+    BAD(scan.size_eps, NAN);
+    BAD(scan.decay_kind, DECAY_EXP);
+    BAD(scan.delta, true);
     rig_close(&r);
 }
 

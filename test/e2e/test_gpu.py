@@ -61,6 +61,13 @@ def test_the_load_line_says_what_lies_where(quern, fake):
     assert where(quern, fake, "--gpu-layers", "all")[0] == where(quern, fake, "--gpu-layers", "auto")[0] == whole[0]
 
 
+def test_bench_takes_tokens_from_the_card(quern, fake):
+    args = ["bench", TINY, "--device", "cuda", "--no-parity", "-p", "8", "-n", "4", "-b", "1,2", "-r", "1", "--json"]
+    rows = quern(*args, env=fake).json()
+    assert [(r["test"], r["result"]) for r in rows] == [("prefill", "logits"), ("decode", "token"), ("decode", "token")]
+    assert {r["result"] for r in quern(*args, "--logits", env=fake).json()} == {"logits"}
+
+
 def test_experts_stay_on_the_cpu(quern, fake):
     lines = where(quern, fake, "--cpu-moe", model=MOE)
     assert "attention of layers 0" in lines[0] and "experts" not in lines[0]

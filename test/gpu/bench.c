@@ -197,7 +197,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, uint
     } part[] = {{"nothing", 0, 0},
                 {"norm_pack", K_NORM_PACK, 3},
                 {"qkv_finish", K_QKV, 1},
-                {"attn_decode", K_ATTN_DECODE, 12},
+                {"attn_decode", K_ATTN_DECODE, 16},
                 {"act_pack", K_ACT_PACK, 2},
                 {"products", K_GEMM, K_REPACK},
                 {"all but products", K_NORM_PACK, K_COUNT - K_NORM_PACK}};

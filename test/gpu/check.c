@@ -429,16 +429,30 @@ static void build_step(struct rig *r, int step, bool encoder)
 }
 
 /* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), whether
- * attention does without wgmma, bytes for weights that stay decoded, and whether they do as fp8. */
+ * attention does without wgmma, bytes for weights that stay decoded, whether they do as fp8, and whether their memory comes
+ * and goes between steps. */
 struct way {
     bool exact;
     uint32_t kv, stages;
     bool no_wide;
     uint64_t copies;
-    bool fp8;
+    bool fp8, come_and_go;
 };
 
 #define FP8_BOUND 0.2 /* three bits of a value are left: a thirtieth of each, in all inputs and weights */
+
+/* Before a step: one of three parts of decoded weights goes, or all that is left, or all come back; and once products run
+ * ahead of the steps that need them. */
+static void move_copies(struct rig *r, int step)
+{
+    struct copies *c = &((struct cuda_device *)r->device)->copies;
+    while (step == 3 && r->device->ops->warm(r->device))
+        ;
+    if (step % 3 && c->bytes)
+        c->spare.give(&c->spare, step % 3 == 1 ? c->bytes / 3 : c->bytes);
+    else
+        copies_fill(c);
+}
 
 /* All steps on one device; results one after the other. */
 static float *run_steps(struct rig *r, const struct recipe *c, const char *device, struct way way,
@@ -460,6 +474,8 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
     }
     for (int s = 0; s < (quick ? QUICK_STEPS : STEPS); s++) {
         build_step(r, s, c->encoder);
+        if (way.come_and_go)
+            move_copies(r, s);
         const float *y = rig_run(r, e);
         if (!y) {
             rig_close(r);
@@ -489,9 +505,10 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
     for (size_t i = 0; i < count; i++) {
         const bool exact = ways[i].exact;
         snprintf(what, sizeof what, "plan %s%s%s%s, stages %u", c->name, with, exact ? " exact" : "",
-                 ways[i].fp8      ? ", many rows in fp8"
-                 : ways[i].copies ? ", some weights decoded"
-                                  : "",
+                 ways[i].fp8           ? ", many rows in fp8"
+                 : ways[i].come_and_go ? ", decoded weights come and go"
+                 : ways[i].copies      ? ", some weights decoded"
+                                       : "",
                  ways[i].stages);
         float *got = run_steps(r, c, "cuda", ways[i], &m, &e);
         if (!got) {
@@ -516,11 +533,12 @@ static void check_recipe(const struct recipe *c)
     const uint32_t kv = c->kv_type ? c->kv_type : DTYPE_F16;
     const struct way ways[] = {{.exact = true, .kv = DTYPE_F32},
                                {.kv = kv},
+                               {.kv = kv, .copies = COPIES_AUTO, .come_and_go = true},
                                {.kv = kv, .stages = 2, .no_wide = true},
                                {.kv = kv, .stages = 3, .copies = 1 << 20},
                                {.kv = kv, .copies = COPIES_AUTO, .fp8 = true}};
     build(&r, c);
-    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 5 : 2);
+    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 6 : 3);
     rig_adapt(&r, 3);
     check_ways(&r, c, " with adapters", ways + quick, quick ? 1 : 2);
     rig_free(&r);
@@ -600,6 +618,18 @@ static void check_recipes(void)
          .plain_ffn = true,
          .encoder = true,
          .act = ACT_GELU},
+        {.brief = true,
+         .name = "encoder, dim 96",
+         .type = DTYPE_F16,
+         .width = 192,
+         .heads = 3,
+         .kv_heads = 3,
+         .dim = 96,
+         .ffn = 400,
+         .bias = true,
+         .plain_ffn = true,
+         .encoder = true,
+         .act = ACT_GELU_TANH},
         {.name = "encoder, window",
          .type = DTYPE_F16,
          .width = 192,

@@ -58,7 +58,12 @@ int cuDeviceGetAttribute(int *v, int what, int d);
 int cuDeviceGetAttribute(int *v, int what, int d)
 {
     (void)d;
-    *v = what == 75 ? S.major : what == 76 ? S.minor : what == 16 ? 4 : what == 97 ? 200 << 10 : 1000000;
+    *v = what == 102 && S.cannot_map ? 0
+         : what == 75                ? S.major
+         : what == 76                ? S.minor
+         : what == 16                ? 4
+         : what == 97                ? 200 << 10
+                                     : 1000000;
     return OK;
 }
 

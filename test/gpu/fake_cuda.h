@@ -12,6 +12,7 @@ struct fake_cuda {
     int launches, graphs, allocations, pinned;
     unsigned records; /* of events */
     int maps;         /* of memory behind reserved addresses, so far */
+    int cannot_map;   /* there are no such addresses */
 };
 
 /* Events come in pairs, one before and one after a launch: launch i takes the ticks from 2 i to 2 i + 5, so it overlaps with

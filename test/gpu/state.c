@@ -20,7 +20,9 @@ struct layer {
     const char *name;
     uint32_t heads, k_heads, k_dim, v_dim, cols;
     enum decay_kind decay;
-    bool delta, each, channels, tiled, qk_norm, mul, skip, no_scan, erase;
+    uint32_t sharing;
+    bool delta, each, channels, tiled, qk_norm, mul, skip, no_scan, erase, before, rest, gates, cell;
+    enum cell_kind kind; /* of a cell */
     enum norm_kind norm; /* behind the recurrence */
     uint32_t norm_slices, gate_heads;
     bool gate_first;
@@ -124,6 +126,79 @@ static const struct layer layers[] = {
      .each = true,
      .erase = true,
      .skip = true},
+    {.name = "the state before the row",
+     .heads = 4,
+     .k_heads = 4,
+     .k_dim = 64,
+     .v_dim = 64,
+     .cols = 2,
+     .decay = DECAY_EXP,
+     .each = true,
+     .before = true,
+     .norm = NORM_LAYER,
+     .norm_slices = 4},
+    {.name = "before, odd",
+     .heads = 3,
+     .k_heads = 3,
+     .k_dim = 20,
+     .v_dim = 33,
+     .cols = 2,
+     .decay = DECAY_EXP,
+     .each = true,
+     .before = true,
+     .skip = true},
+    {.name = "shared keys, times what decays",
+     .heads = 6,
+     .k_heads = 6,
+     .k_dim = 64,
+     .v_dim = 64,
+     .cols = 2,
+     .decay = DECAY_EXP,
+     .each = true,
+     .rest = true,
+     .sharing = 3},
+    {.name = "channels of several keys",
+     .heads = 210,
+     .k_heads = 3,
+     .k_dim = 16,
+     .v_dim = 1,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .channels = true,
+     .skip = true},
+    {.name = "channels of a key each, odd",
+     .heads = 6,
+     .k_heads = 6,
+     .k_dim = 7,
+     .v_dim = 1,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .channels = true},
+    {.name = "gated channels", .heads = 200, .k_heads = 200, .k_dim = 1, .v_dim = 1, .cols = 4, .cell = true},
+    {.name = "weighted averages of channels",
+     .heads = 200,
+     .k_heads = 200,
+     .k_dim = 1,
+     .v_dim = 1,
+     .cols = 2,
+     .cell = true,
+     .kind = CELL_AVERAGE},
+    {.name = "exponential gates",
+     .heads = 4,
+     .k_heads = 4,
+     .k_dim = 32,
+     .v_dim = 64,
+     .cols = 2,
+     .gates = true,
+     .norm = NORM_LAYER,
+     .norm_slices = 4},
+    {.name = "exponential gates, odd",
+     .heads = 3,
+     .k_heads = 3,
+     .k_dim = 23,
+     .v_dim = 17,
+     .cols = 2,
+     .gates = true},
     {.name = "fixed decay",
      .heads = 4,
      .k_heads = 4,
@@ -161,6 +236,7 @@ static struct op_scan scan_of(struct rig *r, const struct layer *l)
     const uint32_t decays = l->heads * (l->each ? l->k_dim : 1);
     struct op_scan o = {.heads = l->heads, .k_heads = l->k_heads, .k_dim = l->k_dim, .v_dim = l->v_dim};
     o.tiled = l->tiled, o.delta = l->delta, o.decay_each = l->each, o.decay_kind = l->decay;
+    o.before = l->before, o.rest = l->rest, o.sharing = l->sharing;
     o.q_scale = 0.3f, o.k_scale = l->qk_norm ? 1.0f / sqrtf((float)l->k_dim) : 0.2f;
     o.dt_range[0] = 0.001f, o.dt_range[1] = 3.0f, o.bound = -2.0f, o.write_scale = 1.0f;
     o.a = l->channels ? rig_matrix(r, DTYPE_F32, l->heads, l->k_dim, 1, 1.0f)
@@ -175,6 +251,43 @@ static struct op_scan scan_of(struct rig *r, const struct layer *l)
     if (l->qk_norm)
         o.q_norm = o.k_norm = (struct norm){.kind = NORM_RMS, .eps = 1e-6f, .heads = l->k_heads};
     return o;
+}
+
+/* Its input, gate and decay are the v, k and q of a recurrence of heads. */
+static void add_cell(struct rig *r, const struct layer *l, uint32_t layer, struct operand c, struct operand y)
+{
+    const uint32_t n = l->heads;
+    struct op_cell cell = {.kind = l->kind, .in = c, .gate = {c.buffer, n}, .out = y, .channels = n};
+    if (l->kind == CELL_LRU) {
+        cell.decay = (struct operand){c.buffer, 2 * n};
+        cell.decay_bias = layer ? between(r, n, -1.0f, 1.0f) : 0;
+    }
+    cell.a = between(r, n, -2.0f, -0.02f);
+    cell.gate_bias = between(r, n, -1.0f, 1.0f);
+    cell.state = plan_keep(&r->plan, layer, 1, cell_kept(l->kind), n);
+    plan_add(&r->plan, OP_CELL, layer)->cell = cell;
+}
+
+/* mLSTM: gates, the sums of keys, then the recurrence that is divided by them. decay and write are the gates' inputs. */
+static void add_gates(struct rig *r, const struct layer *l, uint32_t layer, struct op_scan o)
+{
+    const uint32_t n = l->heads;
+    struct operand gates = plan_buffer(&r->plan, 3 * n), size = plan_buffer(&r->plan, n);
+    struct op_cell cell = {
+        .kind = CELL_GATES, .gate = o.write, .decay = o.decay, .out = gates, .channels = n};
+    cell.gate_bias = between(r, n, -1.0f, 1.0f);
+    cell.decay_bias = layer ? between(r, n, 0.0f, 3.0f) : 0;
+    cell.state = plan_keep(&r->plan, layer, 1, 1, n);
+    plan_add(&r->plan, OP_CELL, layer)->cell = cell;
+    o.decay_kind = DECAY_GIVEN, o.bias = 0, o.decay = gates, o.size_eps = 1e-6f;
+    struct op_scan sum = o;
+    sum.v_dim = 1, sum.v = (struct operand){gates.buffer, n}, sum.write.buffer = 0, sum.out = size;
+    sum.state = plan_keep(&r->plan, layer, n, l->k_dim, 1);
+    plan_add(&r->plan, OP_SCAN, layer)->scan = sum;
+    o.write = (struct operand){gates.buffer, n}, o.size = size,
+    o.least = (struct operand){gates.buffer, 2 * n};
+    o.state = plan_keep(&r->plan, layer, n, l->k_dim, l->v_dim);
+    plan_add(&r->plan, OP_SCAN, layer)->scan = o;
 }
 
 /* Columns of the projection: gate, v, k, q, decay, write. */
@@ -203,20 +316,26 @@ static void add_layer(struct rig *r, const struct layer *l, uint32_t type, uint3
         conv->weight = rig_matrix(r, DTYPE_F32, inner, l->cols, 1, 0.6f);
     }
     conv->state = plan_keep(&r->plan, layer, 1, l->cols - 1, conv->channels);
-    if (!l->no_scan) {
-        const struct op_scan scan = scan_of(r, l);
-        struct op_scan *o = &plan_add(&r->plan, OP_SCAN, layer)->scan;
-        *o = scan;
-        o->v = c, o->k = (struct operand){c.buffer, inner}, o->q = (struct operand){c.buffer, inner + keys};
-        o->decay =
-            l->decay == DECAY_FIXED ? (struct operand){0} : (struct operand){p.buffer, inner + channels};
-        o->write = l->delta ? (struct operand){p.buffer, inner + channels + decays} : (struct operand){0};
+    if (l->cell) {
+        add_cell(r, l, layer, c, y);
+    } else if (!l->no_scan) {
+        struct op_scan o = scan_of(r, l);
+        o.v = c, o.k = (struct operand){c.buffer, inner}, o.q = (struct operand){c.buffer, inner + keys};
+        o.decay = l->decay == DECAY_FIXED && !l->gates ? (struct operand){0}
+                                                       : (struct operand){p.buffer, inner + channels};
+        if (l->delta || l->gates)
+            o.write = (struct operand){p.buffer, inner + channels + decays};
         if (l->erase) {
-            o->erase = o->k;
-            o->rate = o->decay;
+            o.erase = o.k;
+            o.rate = o.decay;
         }
-        o->out = y;
-        o->state = plan_keep(&r->plan, layer, l->heads, l->k_dim, l->v_dim);
+        o.out = y;
+        if (l->gates) {
+            add_gates(r, l, layer, o);
+        } else {
+            o.state = plan_keep(&r->plan, layer, l->heads, l->k_dim, l->v_dim);
+            plan_add(&r->plan, OP_SCAN, layer)->scan = o;
+        }
     }
     struct op_out *out = &plan_add(&r->plan, OP_OUT, layer)->out;
     *out = (struct op_out){.in = l->no_scan ? c : y, .linear = rig_linear(r, type, WIDTH, inner, false)};

@@ -287,8 +287,8 @@ static void cpu_run_op(struct lane *l, const struct op *op)
     case OP_SCAN:
         op_scan_run(l, &op->scan);
         break;
-    case OP_LRU:
-        op_lru_run(l, &op->lru);
+    case OP_CELL:
+        op_cell_run(l, &op->cell);
         break;
     }
 }

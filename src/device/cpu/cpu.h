@@ -281,7 +281,7 @@ void op_logits_run(struct lane *l, const struct op_logits *o);
 void op_proj_run(struct lane *l, const struct op_proj *o);
 void op_conv_run(struct lane *l, const struct op_conv *o);
 void op_scan_run(struct lane *l, const struct op_scan *o);
-void op_lru_run(struct lane *l, const struct op_lru *o);
+void op_cell_run(struct lane *l, const struct op_cell *o);
 void op_map_run(struct lane *l, const struct op_map *o);
 void op_mix_run(struct lane *l, const struct op_mix *o);
 void op_index_run(struct lane *l, const struct op_index *o);

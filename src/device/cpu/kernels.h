@@ -55,7 +55,7 @@ struct matmul {
     size_t y_stride;
     void *scratch; /* of this worker, kernels.scratch_bytes long, 64-byte aligned */
     bool fixed;    /* a row's result is the same, bit by bit, whatever m is: few rows are slower then */
-    struct packed *packed; /* where the type has it: the weight's, and then all is fixed; NULL = none */
+    struct packed *packed; /* of the weight; what reads or fills it is fixed; NULL = none */
     size_t panel;          /* which of its panels starts at n0 */
     bool repack;           /* repack what is not repacked yet */
 };
@@ -172,14 +172,16 @@ struct scan_channels {
     uint32_t n, k_dim, channels;
 };
 
-/* n rows of a recurrence of channels (struct op_lru). */
-struct lru_tile {
-    const float *x, *gate, *decay;           /* (n, stride) each */
+/* n rows of a recurrence of channels (struct op_cell). */
+struct cell_tile {
+    int kind;                                /* enum cell_kind */
+    const float *x, *gate, *decay;           /* (n, stride) each; NULL where the kind has none */
     const float *a, *gate_bias, *decay_bias; /* (channels); biases may be NULL */
     const int32_t *pos;                      /* (n) */
-    float *s;                                /* (channels) */
+    float *s;                                /* (cell_kept, s_stride) */
     float *y;                                /* (n, y_stride) */
-    size_t x_stride, gate_stride, decay_stride, y_stride;
+    size_t x_stride, gate_stride, decay_stride, s_stride, y_stride;
+    size_t y_part; /* from one of cell_given numbers of a channel to the next */
     uint32_t n, channels;
 };
 
@@ -237,7 +239,7 @@ struct kernels {
     float (*decay)(const struct decay_row *d); /* returns the last dt; 1 where the kind has none */
     void (*scan)(const struct scan_tile *t);
     void (*scan_channels)(const struct scan_channels *t);
-    void (*lru)(const struct lru_tile *t);
+    void (*cell)(const struct cell_tile *t);
 };
 
 enum { KERNEL_K_MOST = 1 << 18 };

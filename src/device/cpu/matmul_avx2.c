@@ -1,30 +1,7 @@
 /* Products of the AVX2 tier: panels of any type, floats and bf16. */
 #include "device/cpu/matmul_avx2.h"
+#include "device/cpu/matmul_classes.h"
 #include "device/cpu/tiers.h"
-
-ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
-{
-    const uint32_t rows = job->rests ? HALF_TILE / 2 : HALF_TILE;
-    for (uint32_t row = 0; row < job->out.rows; row += rows)
-        for (uint32_t col = 0; col < job->out.cols; col += 8)
-            if (job->rests)
-                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE / 2, 1, 2});
-            else
-                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE, 1, 1});
-}
-
-/* As panels, types differ by signs, halves, minima and depth alone. */
-void q8_tile_panel_avx2(uint32_t type, const struct q8_tile_job *job)
-{
-    if (unit_traits[type].is_signed)
-        unit_traits[type].halves ? q8_tile_class(DTYPE_IQ2_XS, job) : q8_tile_class(DTYPE_Q8_0, job);
-    else if (unit_traits[type].halves)
-        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q2_K, job) : q8_tile_class(DTYPE_Q6_K, job);
-    else if (unit_traits[type].depth == 8)
-        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q4_K, job) : q8_tile_class(DTYPE_Q4_0, job);
-    else
-        unit_traits[type].has_min ? q8_tile_class(DTYPE_Q5_K, job) : q8_tile_class(DTYPE_Q5_0, job);
-}
 
 /* HALF_TILE rows and 16 columns at a time. */
 static void float_tile_run(const struct tile_job *job)

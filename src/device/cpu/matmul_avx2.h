@@ -6,7 +6,14 @@
 
 /* Signed weights give their sign to the activations instead of being raised: 255 * 127 * 2 would not
  * fit 16 bits. */
-enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 2, LINE_ALONE = 0 };
+enum {
+    SIGNED_OFFSET = 0,
+    HALF_TILE = TILE / 2,
+    PACKED_MOST = 2,
+    LINE_ALONE = 0,
+    SUMS_OF_16 = 1,
+    FILE_MOST = FEW
+};
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -76,25 +83,5 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct tile_source *s, const s
         dot[i] = _mm256_add_epi32(dot[i], _mm256_set1_epi32(start[p.lines * p.row + i / p.wide]));
 }
 
-/* What types differ by once they are panels is in one place for all families. */
-void q8_tile_panel_avx2(uint32_t type, const struct q8_tile_job *job);
-
-/* Packed groups have the code of their type. All columns go together, so that memory is read in order. */
-ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
-{
-    if (job->rests)
-        for (uint32_t row = 0; row < job->out.rows; row++)
-            q8_tile_piece(type, job, true, (struct tile_piece){row, 0, 1, PANEL / 8, 2});
-    else if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
-    else
-        q8_tile_piece(type, job, true, (struct tile_piece){0, 0, 2, PANEL / 8, 1});
-}
-
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
-{
-    if (unit_traits[type].low && job->packed)
-        q8_tile_packed(type, job);
-    else
-        q8_tile_panel_avx2(type, job);
-}
+#define q8_tile_panel q8_tile_panel_avx2
+void q8_tile_panel(uint32_t type, const struct q8_tile_job *job);

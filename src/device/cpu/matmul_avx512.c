@@ -1,31 +1,7 @@
 /* Products of the AVX-512 tier: panels of any type, floats and bf16. */
 #include "device/cpu/matmul_avx512.h"
+#include "device/cpu/matmul_classes.h"
 #include "device/cpu/tiers.h"
-
-ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
-{
-    if (job->rests)
-        for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
-            q8_tile_piece(type, job, false, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2, TILE});
-    else if (job->one)
-        q8_tile_piece(type, job, false, (struct avx512_piece){0, 1, 1, 1});
-    else
-        for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
-            q8_tile_piece(type, job, false, (struct avx512_piece){row, AT_ONCE, 1, TILE});
-}
-
-/* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
-void q8_tile_panel_avx512(uint32_t type, const struct q8_tile_job *job)
-{
-    if (unit_traits[type].halves && unit_traits[type].has_min)
-        q8_tile_class(DTYPE_Q2_K, job);
-    else if (unit_traits[type].halves)
-        q8_tile_class(DTYPE_Q6_K, job);
-    else if (unit_traits[type].has_min)
-        q8_tile_class(DTYPE_Q4_K, job);
-    else
-        q8_tile_class(DTYPE_Q4_0, job);
-}
 
 static void float_tile_run(const struct tile_job *job)
 {

@@ -4,7 +4,14 @@
 #include "device/cpu/matmul_panel.h"
 
 /* VNNI multiplies unsigned by signed bytes, so that signed weights are raised. */
-enum { SIGNED_OFFSET = 128, PACKED_MOST = 32, LINE_ALONE = 1 };
+enum {
+    SIGNED_OFFSET = 128,
+    PACKED_MOST = 32,
+    LINE_ALONE = 1,
+    SUMS_OF_16 = 0,
+    FILE_MOST = 0,
+    LINE_AHEAD = 512
+};
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -68,6 +75,8 @@ ALWAYS_INLINE void tile_store(const struct tile_out *out, struct avx512_piece p,
 struct avx512_source {
     const struct q8_panel *panel;
     struct packed_group packed;
+    bool alone;                /* for a single line, which leaves registers to keep a head's numbers in: */
+    __m512 d[WIDE], min[WIDE]; /* as floats */
 };
 
 ALWAYS_INLINE __m512i wide_levels(uint32_t type, __m512i codes)
@@ -109,13 +118,30 @@ ALWAYS_INLINE __m512 wide_halves(const uint8_t *p, int v)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p + 32 * v)));
 }
 
-/* packed_scaled, wider. */
-ALWAYS_INLINE __m512 wide_scaled(uint32_t type, const uint8_t *p, const uint8_t *d, int upper, int v)
+/* packed_scaled, wider; the fp16 at d may be floats already. */
+ALWAYS_INLINE __m512 wide_scaled(uint32_t type, const uint8_t *p, const uint8_t *d, const __m512 *floats,
+                                 int upper, int v)
 {
     __m512i s = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(p + 16 * v)));
     if (type == DTYPE_Q2_K)
         s = _mm512_and_si512(upper ? _mm512_srli_epi32(s, 4) : s, _mm512_set1_epi32(15));
-    return _mm512_mul_ps(_mm512_cvtepi32_ps(s), wide_halves(d, v));
+    return _mm512_mul_ps(_mm512_cvtepi32_ps(s), floats ? floats[v] : wide_halves(d, v));
+}
+
+/* To the next group. A single line takes so little time for one that the processor's own prefetch is ahead of it already:
+ * more than a little beyond that would be in its way. */
+ALWAYS_INLINE void source_step(uint32_t type, struct avx512_source *s, struct packed_walk *walk, uint32_t g)
+{
+    if (s->alone)
+        ask_panel(walk->next, LINE_AHEAD, packed_group_bytes(type));
+    s->packed = packed_step(type, walk, g);
+    if (!unit_traits[type].headed || !s->alone || g % UNIT_GROUPS)
+        return;
+    for (int v = 0; v < WIDE; v++) {
+        s->d[v] = wide_halves(s->packed.d, v);
+        if (unit_traits[type].has_min)
+            s->min[v] = wide_halves(s->packed.min, v);
+    }
 }
 
 /* Scale and minimum number `at` of the panel, the i-th of the group: packed_a and packed_b, wider. */
@@ -125,7 +151,7 @@ ALWAYS_INLINE __m512 source_a(uint32_t type, const struct avx512_source *s, uint
     if (!p->bytes)
         return _mm512_load_ps(s->panel->a[at] + 16 * v);
     if (unit_traits[type].headed)
-        return wide_scaled(type, p->scales + i * PANEL, p->d, 0, v);
+        return wide_scaled(type, p->scales + i * PANEL, p->d, s->alone ? s->d : NULL, 0, v);
     if (type == DTYPE_MXFP4) {
         __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p->scales + 32 * v)));
         return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
@@ -139,8 +165,28 @@ ALWAYS_INLINE __m512 source_b(uint32_t type, const struct avx512_source *s, uint
     if (!p->bytes)
         return _mm512_load_ps(s->panel->b[at] + 16 * v);
     if (unit_traits[type].headed)
-        return wide_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min, 1, v);
+        return wide_scaled(type, p->scales + (type == DTYPE_Q2_K ? i : 1) * PANEL, p->min,
+                           s->alone ? s->min : NULL, 1, v);
     return wide_halves(p->scales + PACKED_HALVES, v);
+}
+
+/* A single line's products of group g with nibbles: the upper ones stay where they are, and are multiplied by 16 so. */
+ALWAYS_INLINE void tile_dot_nibbles(const struct avx512_source *s, const int8_t *x, __m512i dot[WIDE])
+{
+    __m512i upper[WIDE];
+    for (int v = 0; v < WIDE; v++)
+        upper[v] = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; j++)
+        for (int v = 0; v < WIDE; v++) {
+            const __m512i w = _mm512_loadu_si512(s->packed.bytes + j * PACKED_FOURS + 64 * v);
+            dot[v] = _mm512_dpbusd_epi32(dot[v], _mm512_and_si512(w, _mm512_set1_epi8(0x0f)),
+                                         all_lanes(x + 8 * j));
+            upper[v] = _mm512_dpbusd_epi32(upper[v], _mm512_and_si512(w, _mm512_set1_epi8((char)0xf0)),
+                                           all_lanes(x + 8 * j + 4));
+        }
+    for (int v = 0; v < WIDE; v++)
+        dot[v] = _mm512_add_epi32(dot[v], _mm512_srai_epi32(upper[v], 4));
 }
 
 /* The products of fours [from, to) of group g, each row's with its rest in one integer: that begins as `at` says. */
@@ -153,6 +199,11 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct avx512_source *s, const
         for (int v = 0; v < WIDE; v++)
             dot[r][v] =
                 unit_traits[type].has_min ? _mm512_setzero_si512() : all_lanes(start + p.lines * p.row + r);
+    if (s->alone && s->packed.bytes && unit_traits[type].low == 4 && !unit_traits[type].high &&
+        !unit_traits[type].coded && !unit_traits[type].halves) {
+        tile_dot_nibbles(s, tile_four(t, 1, 8 * g, 0), dot[0]);
+        return;
+    }
 #pragma GCC unroll 8
     for (int j = from; j < to; j++) {
         __m512i w[WIDE];
@@ -196,15 +247,15 @@ ALWAYS_INLINE void tile_part(uint32_t type, const struct avx512_source *s, const
 ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, bool packed,
                                  struct avx512_piece p)
 {
-    struct avx512_source s = {.panel = job->panel};
-    struct packed_walk walk = {.next = job->packed, .first = p.row == 0};
+    struct avx512_source s = {.panel = job->panel, .alone = p.lanes == 1};
+    struct packed_walk walk = {.next = job->packed, .first = p.row == 0 && !s.alone};
     __m512 acc[TILE][WIDE], part[TILE][WIDE] = {0};
     tile_load(&job->out, p, acc);
     for (uint32_t g = 0; g < job->groups; g++) {
         /* the last line's: what the integers are in units of */
         const float *d = tile_d(job->tile, p.lanes, g) + p.lines - 1;
         if (packed)
-            s.packed = packed_step(type, &walk, g);
+            source_step(type, &s, &walk, g);
         for (int i = 0; i < (unit_traits[type].halves ? 2 : 1); i++)
             tile_part(type, &s, job->tile, p, g, i, part, acc);
         for (int r = 0; r < p.rows; r++)
@@ -214,12 +265,24 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     tile_store(&job->out, p, acc);
 }
 
-/* What types differ by once they are panels is in one place for all families. */
-void q8_tile_panel_avx512(uint32_t type, const struct q8_tile_job *job);
+ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
+{
+    if (job->rests)
+        for (uint32_t row = 0; row < job->out.rows; row += RESTS_AT_ONCE(type))
+            q8_tile_piece(type, job, false, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2, TILE});
+    else if (job->one)
+        q8_tile_piece(type, job, false, (struct avx512_piece){0, 1, 1, 1});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += AT_ONCE)
+            q8_tile_piece(type, job, false, (struct avx512_piece){row, AT_ONCE, 1, TILE});
+}
+
+#define q8_tile_panel q8_tile_panel_avx512
+void q8_tile_panel(uint32_t type, const struct q8_tile_job *job);
 
 /* Packed groups have the code of their type. A tile that is alone waits for memory, and goes through it once; with others
  * it waits for registers. */
-ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
+ALWAYS_INLINE void q8_tile_packed_lines(uint32_t type, const struct q8_tile_job *job)
 {
     if (job->one)
         q8_tile_piece(type, job, true, (struct avx512_piece){0, 1, 1, 1});
@@ -241,10 +304,7 @@ ALWAYS_INLINE void q8_tile_packed_rests(uint32_t type, const struct q8_tile_job 
             q8_tile_piece(type, job, true, (struct avx512_piece){row, RESTS_AT_ONCE(type), 2, TILE});
 }
 
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
 {
-    if (unit_traits[type].low && job->packed)
-        job->rests ? q8_tile_packed_rests(type, job) : q8_tile_packed(type, job);
-    else
-        q8_tile_panel_avx512(type, job);
+    job->rests ? q8_tile_packed_rests(type, job) : q8_tile_packed_lines(type, job);
 }

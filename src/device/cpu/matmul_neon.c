@@ -1,5 +1,6 @@
-/* Products of the NEON tier: of integers, floats and bf16. The tiers above it replace those of integers. */
+/* Products of the NEON tier: panels of any type, floats and bf16. The tiers above it replace those of integers. */
 #include "device/cpu/matmul_neon.h"
+#include "device/cpu/matmul_classes.h"
 #include "device/cpu/tiers.h"
 
 /* sum + w * one lane of x. */
@@ -74,6 +75,9 @@ static void matmul_bf16(const struct matmul *job)
 
 void matmul_neon(struct kernels *k)
 {
-    matmul_fill_rounded(k);
+    matmul_blocks_neon(k);
+    matmul_supers_neon(k);
+    matmul_smalls_neon(k);
+    matmul_codes_neon(k);
     matmul_fill_tier(k, matmul_bf16);
 }

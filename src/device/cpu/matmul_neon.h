@@ -10,7 +10,14 @@
 #include "device/cpu/matmul_panel.h"
 
 /* Bytes of both sides are signed. */
-enum { SIGNED_OFFSET = 0, HALF_TILE = TILE / 2, PACKED_MOST = 4, LINE_ALONE = 0 };
+enum {
+    SIGNED_OFFSET = 0,
+    HALF_TILE = TILE / 2,
+    PACKED_MOST = 4,
+    LINE_ALONE = 0,
+    SUMS_OF_16 = 0,
+    FILE_MOST = 0
+};
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)
 {
@@ -213,56 +220,11 @@ ALWAYS_INLINE void tile_dots(uint32_t type, const struct tile_source *s, const s
         panel_dots(type, s, t, p, g, from, to, start, dot);
 }
 
-ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
-{
-    const uint32_t rows = job->rests ? HALF_TILE / 2 : HALF_TILE;
-    for (uint32_t row = 0; row < job->out.rows; row += rows)
-        for (uint32_t col = 0; col < job->out.cols; col += 8)
-            if (job->rests)
-                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE / 2, 1, 2});
-            else
-                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE, 1, 1});
-}
-
-/* Four classes are all that types differ by once they are panels: none has both a minimum and a centre. */
-static void q8_tile_panel(uint32_t type, const struct q8_tile_job *job)
-{
-    if (unit_traits[type].halves && unit_traits[type].has_min)
-        q8_tile_class(DTYPE_Q2_K, job);
-    else if (unit_traits[type].halves)
-        q8_tile_class(DTYPE_Q6_K, job);
-    else if (unit_traits[type].has_min)
-        q8_tile_class(DTYPE_Q4_K, job);
-    else
-        q8_tile_class(DTYPE_Q4_0, job);
-}
-
-/* Packed groups have the code of their type. All columns go together, so that memory is read in order. */
-ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
-{
-    if (job->rests)
-        for (uint32_t row = 0; row < job->out.rows; row++)
-            q8_tile_piece(type, job, true, (struct tile_piece){row, 0, 1, PANEL / 8, 2});
-    else if (job->out.rows == 1)
-        q8_tile_piece(type, job, true, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
-    else
-        for (uint32_t row = 0; row < job->out.rows; row += 2)
-            q8_tile_piece(type, job, true, (struct tile_piece){row, 0, 2, PANEL / 8, 1});
-}
-
-ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
-{
-    if (unit_traits[type].low && job->packed)
-        q8_tile_packed(type, job);
-    else
-        q8_tile_panel(type, job);
-}
-
-#include "device/cpu/matmul_q8.h"
-
-KERNEL_ROUNDED_TYPES(MATMUL_OF)
-
-static void matmul_fill_rounded(struct kernels *k)
-{
-    KERNEL_ROUNDED_TYPES(MATMUL_FILL)
-}
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define q8_tile_panel q8_tile_panel_i8mm
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define q8_tile_panel q8_tile_panel_dotprod
+#else
+#define q8_tile_panel q8_tile_panel_neon
+#endif
+void q8_tile_panel(uint32_t type, const struct q8_tile_job *job);

@@ -4,10 +4,13 @@
  *   SIGNED_OFFSET   what multiply_bytes adds to signed bytes (128 or 0)
  *   multiply_bytes  32 bytes of a group as dot_bytes and panels want them
  *   dot_bytes       8 int32, each the sum of four products of bytes w * x
- *   q8_tile_run     a panel times a tile
+ *   q8_tile_panel   a panel of any type times a tile: one function for all families (matmul_classes.h)
+ *   q8_tile_packed  packed groups times a tile
  *   panel_ready, tile_ready  a panel or a tile that is complete, in an order of its own
- *   LINE_ALONE      q8_tile_run takes a single line that is packed without room for others
+ *   LINE_ALONE      both take a single line that is packed without room for others
+ *   SUMS_OF_16      dot_bytes has sums of 16 bits on the way: see matmul_classes.h
  *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
+ *   FILE_MOST       as long as there are no more lines, weights that are not repacked are read in the file's layout
  *
  * Few rows of activations stream along the weights in the file's layout; more go through panels. Both use the
  * same quants and scales: they differ by the order of float additions alone. */
@@ -301,6 +304,7 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
                                  uint32_t width, struct q8_panel *panel)
 {
     const size_t bytes = unit_traits[type].bytes;
+    uint8_t rest[UNIT_MOST_BYTES] = {0}; /* of rows that are no whole number of units */
     for (uint32_t col = 0; col < PANEL; col += 8)
         for (uint32_t at = 0; at < width; at += UNIT) {
             struct q8_unit_rows unit;
@@ -308,7 +312,6 @@ ALWAYS_INLINE void q8_pack_panel(uint32_t type, const struct matmul *job, uint32
             for (uint32_t r = 0; r < 8; r++) {
                 const uint8_t *p =
                     job->w + least(n + col + r, job->n1 - 1) * job->row_bytes + (k0 + at) / UNIT * bytes;
-                uint8_t rest[UNIT_MOST_BYTES] = {0};
                 ask_panel(p, PANEL * job->row_bytes, bytes);
                 if (groups < UNIT_GROUPS)
                     p = memcpy(rest, p, groups * bytes / UNIT_GROUPS);
@@ -334,7 +337,7 @@ ALWAYS_INLINE uint8_t *q8_packed_slab(uint32_t type, const struct matmul *job, u
 ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *job, uint32_t n, uint32_t k0,
                                            uint32_t width, uint32_t rows, struct q8_panel *panel)
 {
-    uint8_t *done, *packed = q8_packed_slab(type, job, n, k0, &done);
+    uint8_t *done = NULL, *packed = q8_packed_slab(type, job, n, k0, &done);
     if (packed && *done) {
         if (rows <= PACKED_MOST)
             return packed;
@@ -350,6 +353,14 @@ ALWAYS_INLINE const uint8_t *q8_find_panel(uint32_t type, const struct matmul *j
     }
     panel_ready(panel, width / 32);
     return NULL;
+}
+
+ALWAYS_INLINE void q8_tile_run(uint32_t type, const struct q8_tile_job *job)
+{
+    if (unit_traits[type].low && job->packed)
+        q8_tile_packed(type, job);
+    else
+        q8_tile_panel(type, job);
 }
 
 /* The panel at n, slab by slab, times all lines of x that are packed. */
@@ -390,18 +401,25 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
     }
 }
 
+/* Many rows; and few ones where results may not depend on their number, or where weights are repacked already, or here. */
+ALWAYS_INLINE bool q8_by_panels(const struct matmul *job)
+{
+    const struct packed *p = job->packed;
+    if (!p)
+        return job->fixed || q8_lines(job) > FEW;
+    return job->fixed || job->repack || q8_lines(job) > FILE_MOST || p->done[job->panel * p->slabs];
+}
+
 ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
-    if (job->fixed || job->packed)
+    if (q8_by_panels(job))
         q8_many(type, job);
     else if (q8_lines(job) == 1)
         q8_few(type, job, 1);
     else if (q8_lines(job) == 2)
         q8_few(type, job, 2);
-    else if (q8_lines(job) <= FEW)
-        q8_few(type, job, FEW);
     else
-        q8_many(type, job);
+        q8_few(type, job, FEW);
 }
 
 /* A family of types: the functions, and their places in the table. */

@@ -106,6 +106,32 @@ ALWAYS_INLINE void q8_tile_piece(uint32_t type, const struct q8_tile_job *job, b
     tile_store(&job->out, p, acc);
 }
 
+ALWAYS_INLINE void q8_tile_class(uint32_t type, const struct q8_tile_job *job)
+{
+    const uint32_t rows = job->rests ? HALF_TILE / 2 : HALF_TILE;
+    for (uint32_t row = 0; row < job->out.rows; row += rows)
+        for (uint32_t col = 0; col < job->out.cols; col += 8)
+            if (job->rests)
+                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE / 2, 1, 2});
+            else
+                q8_tile_piece(type, job, false, (struct tile_piece){row, col, HALF_TILE, 1, 1});
+}
+
+/* Packed groups have the code of their type. All columns go together, so that memory is read in order. */
+ALWAYS_INLINE void q8_tile_packed(uint32_t type, const struct q8_tile_job *job)
+{
+    if (job->rests)
+        for (uint32_t row = 0; row < job->out.rows; row++)
+            q8_tile_piece(type, job, true, (struct tile_piece){row, 0, 1, PANEL / 8, 2});
+    else if (job->out.rows == 1)
+        q8_tile_piece(type, job, true, (struct tile_piece){0, 0, 1, PANEL / 8, 1});
+    else if (PACKED_MOST == 2)
+        q8_tile_piece(type, job, true, (struct tile_piece){0, 0, 2, PANEL / 8, 1});
+    else
+        for (uint32_t row = 0; row < job->out.rows; row += 2)
+            q8_tile_piece(type, job, true, (struct tile_piece){row, 0, 2, PANEL / 8, 1});
+}
+
 /* bf16 as floats, piece by piece. One and two rows take all columns at once, so that memory is read in order. */
 ALWAYS_INLINE void bf16_tile_pieces(const struct tile_job *job,
                                     void (*run)(const struct tile_job *job, struct tile_piece piece))

@@ -323,7 +323,7 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
         rounded |= cpu_rounds(l->d, first[i]);
     struct moe_run run = {.one = rows == 1 && !o->scale_input};
     struct cpu_input input = {.x = in, .stride = stride, .m = rows, .k = k, .norm = &o->norm};
-    if (o->router_norm.kind) {
+    if (moe_routes_apart(o)) {
         struct cpu_input routed = input;
         routed.norm = &o->router_norm;
         if (o->router_in.buffer) {
@@ -335,7 +335,7 @@ void op_moe_run(struct lane *l, const struct op_moe *o)
     }
     input.rounded = rounded;
     run.x = lane_input(l, &input);
-    if (!o->router_norm.kind)
+    if (!moe_routes_apart(o))
         moe_route(l, o, &run.x);
     run.h = area_rows(&l->d->h, rows * o->used, up->rows);
     run.h.row = l->d->moe.slot_row;

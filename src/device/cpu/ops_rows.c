@@ -80,7 +80,7 @@ void op_mix_run(struct lane *l, const struct op_mix *o)
     size_t base_stride = 0, in_stride, coef_stride = 0, out_stride;
     const float *base = o->base.buffer ? lane_at(l, o->base, &base_stride) : NULL;
     const float *coef = o->coef.buffer ? lane_at(l, o->coef, &coef_stride) : NULL;
-    const float *in = lane_at(l, o->in, &in_stride);
+    const float *in = lane_at(l, o->in, &in_stride), *fixed = lane_vector(l, o->fixed);
     float *out = lane_at(l, o->out, &out_stride);
     uint32_t from, to, n = o->width;
     lane_slice(l, l->s->rows, 1, &from, &to);
@@ -91,9 +91,12 @@ void op_mix_run(struct lane *l, const struct op_mix *o)
                 memcpy(y, base + r * base_stride + (size_t)i * n, n * sizeof *y);
             else
                 memset(y, 0, n * sizeof *y);
-            for (uint32_t j = 0; j < o->ins; j++)
-                l->k->axpy((coef ? coef[r * coef_stride + i * o->ins + j] : 0) + o->bias,
-                           in + r * in_stride + (size_t)j * n, n, y);
+            for (uint32_t j = 0; j < o->ins; j++) {
+                const float by = (coef ? coef[r * coef_stride + i * o->ins + j] : 0) +
+                                 (fixed ? fixed[i * o->ins + j] : 0) + o->bias;
+                if (coef || by != 0)
+                    l->k->axpy(by, in + r * in_stride + (size_t)j * n, n, y);
+            }
         }
     lane_wait(l);
 }

@@ -66,14 +66,31 @@ static void state_follow(struct lane *l, const struct state_part *p, uint32_t se
 
 /* ---- convolution ---- */
 
-struct conv_task {
-    const struct op_conv *o;
+/* Channels [first, first + channels) of a convolution or of a recurrence of channels. */
+struct channel_task {
+    const void *o;
     uint32_t first, channels;
 };
 
+/* Follows `of` channels, which keep `rows` numbers each, through the rows of their sequences: some for each worker. */
+static void channels_run(struct lane *l, const void *o, uint32_t of, uint32_t rows, uint32_t state,
+                         state_rows run)
+{
+    uint32_t from, to, parts = (of + STATE_CHANNELS - 1) / STATE_CHANNELS;
+    lane_slice(l, l->s->seqs * parts, 1, &from, &to);
+    for (uint32_t i = from; i < to; i++) {
+        struct channel_task c = {.o = o, .first = i % parts * STATE_CHANNELS};
+        c.channels = of - c.first < STATE_CHANNELS ? of - c.first : STATE_CHANNELS;
+        struct state_part p = {.number = state, .offset = c.first, .stride = of};
+        p.rows = rows, p.cols = c.channels;
+        state_follow(l, &p, i / parts, run, &c);
+    }
+    lane_wait(l);
+}
+
 static void conv_rows(struct lane *l, const void *task, struct state_block s, uint32_t row, uint32_t n)
 {
-    const struct conv_task *c = task;
+    const struct channel_task *c = task;
     const struct op_conv *o = c->o;
     struct conv_tile t = {.n = n, .channels = c->channels, .cols = o->cols, .act = (int)o->act};
     t.x = lane_at(l, o->in, &t.x_stride) + c->first;
@@ -93,16 +110,7 @@ static void conv_rows(struct lane *l, const void *task, struct state_block s, ui
 
 void op_conv_run(struct lane *l, const struct op_conv *o)
 {
-    uint32_t from, to, parts = (o->channels + STATE_CHANNELS - 1) / STATE_CHANNELS;
-    lane_slice(l, l->s->seqs * parts, 1, &from, &to);
-    for (uint32_t i = from; i < to; i++) {
-        struct conv_task c = {.o = o, .first = i % parts * STATE_CHANNELS};
-        c.channels = o->channels - c.first < STATE_CHANNELS ? o->channels - c.first : STATE_CHANNELS;
-        struct state_part p = {.number = o->state, .offset = c.first, .stride = o->channels};
-        p.rows = o->cols - 1, p.cols = c.channels;
-        state_follow(l, &p, i / parts, conv_rows, &c);
-    }
-    lane_wait(l);
+    channels_run(l, o, o->channels, o->cols - 1, o->state, conv_rows);
 }
 
 /* ---- recurrences ---- */
@@ -123,6 +131,15 @@ static void scan_key(const struct lane *l, const struct norm *n, const float *x,
         y[i] *= scale;
 }
 
+/* What S^T q of a row and head is multiplied by. */
+static float scan_share(const struct lane *l, const struct op_scan *o, uint32_t head, uint32_t row)
+{
+    size_t stride, least_stride;
+    const float *size = lane_at(l, o->size, &stride) + head,
+                *least = lane_at(l, o->least, &least_stride) + head;
+    return 1 / (fmaxf(fabsf(size[row * stride]), least[row * least_stride]) + o->size_eps);
+}
+
 /* q and k of n rows, (n, k_dim) each. */
 static void scan_keys(const struct lane *l, const struct op_scan *o, uint32_t head, uint32_t row, uint32_t n,
                       float *q, float *k)
@@ -133,7 +150,8 @@ static void scan_keys(const struct lane *l, const struct op_scan *o, uint32_t he
     const float *from_k =
         lane_at(l, o->k, &k_stride) + (size_t)(o->sharing ? own / o->sharing : own) * o->k_dim;
     for (uint32_t r = 0; r < n; r++) {
-        scan_key(l, &o->q_norm, from_q + (row + r) * q_stride, own, o->q_scale, o->k_dim, q + r * o->k_dim);
+        const float scale = o->size.buffer ? o->q_scale * scan_share(l, o, own, row + r) : o->q_scale;
+        scan_key(l, &o->q_norm, from_q + (row + r) * q_stride, own, scale, o->k_dim, q + r * o->k_dim);
         scan_key(l, &o->k_norm, from_k + (row + r) * k_stride, own, o->k_scale, o->k_dim, k + r * o->k_dim);
     }
 }
@@ -167,7 +185,8 @@ static void scan_factors(const struct lane *l, const struct op_scan *o, uint32_t
         d.x = x ? x + (row + r) * stride : NULL;
         d.y = decay + (size_t)r * each;
         float dt = l->k->decay(&d);
-        write[r] = w ? o->write_scale / (1.0f + expf(-w[(row + r) * write_stride])) : dt;
+        const float strength = w ? w[(row + r) * write_stride] : dt;
+        write[r] = w && o->delta ? o->write_scale / (1.0f + expf(-strength)) : strength;
     }
 }
 
@@ -278,46 +297,40 @@ void op_scan_run(struct lane *l, const struct op_scan *o)
 
 /* ---- recurrences of channels ---- */
 
-struct lru_task {
-    const struct op_lru *o;
-    uint32_t first, channels;
-};
-
-static const float *lru_rows_of(const struct lane *l, struct operand o, uint32_t first, uint32_t row,
-                                size_t *stride)
+/* NULL where the kind has no such input. */
+static const float *cell_rows_of(const struct lane *l, struct operand o, uint32_t first, uint32_t row,
+                                 size_t *stride)
 {
-    const float *at = lane_at(l, o, stride);
-    return at + first + row * *stride;
+    const float *at = o.buffer ? lane_at(l, o, stride) : NULL;
+    return at ? at + first + row * *stride : NULL;
 }
 
-static void lru_rows(struct lane *l, const void *task, struct state_block s, uint32_t row, uint32_t n)
+static const float *cell_vector(const struct lane *l, weight_id id, uint32_t first)
 {
-    const struct lru_task *c = task;
-    const struct op_lru *o = c->o;
-    struct lru_tile t = {.n = n, .channels = c->channels, .s = s.at, .pos = l->s->pos + row};
-    t.x = lru_rows_of(l, o->in, c->first, row, &t.x_stride);
-    t.gate = lru_rows_of(l, o->gate, c->first, row, &t.gate_stride);
-    t.decay = lru_rows_of(l, o->decay, c->first, row, &t.decay_stride);
+    return id ? lane_vector(l, id) + first : NULL;
+}
+
+static void cell_rows(struct lane *l, const void *task, struct state_block s, uint32_t row, uint32_t n)
+{
+    const struct channel_task *c = task;
+    const struct op_cell *o = c->o;
+    struct cell_tile t = {.kind = (int)o->kind, .n = n, .channels = c->channels, .pos = l->s->pos + row};
+    t.s = s.at, t.s_stride = s.stride;
+    t.x = cell_rows_of(l, o->in, c->first, row, &t.x_stride);
+    t.gate = cell_rows_of(l, o->gate, c->first, row, &t.gate_stride);
+    t.decay = cell_rows_of(l, o->decay, c->first, row, &t.decay_stride);
     t.y = lane_at(l, o->out, &t.y_stride) + c->first;
     t.y += row * t.y_stride;
-    t.a = lane_vector(l, o->a) + c->first;
-    t.gate_bias = o->gate_bias ? lane_vector(l, o->gate_bias) + c->first : NULL;
-    t.decay_bias = o->decay_bias ? lane_vector(l, o->decay_bias) + c->first : NULL;
-    l->k->lru(&t);
+    t.y_part = o->channels;
+    t.a = cell_vector(l, o->a, c->first);
+    t.gate_bias = cell_vector(l, o->gate_bias, c->first);
+    t.decay_bias = cell_vector(l, o->decay_bias, c->first);
+    l->k->cell(&t);
 }
 
-void op_lru_run(struct lane *l, const struct op_lru *o)
+void op_cell_run(struct lane *l, const struct op_cell *o)
 {
-    uint32_t from, to, parts = (o->channels + STATE_CHANNELS - 1) / STATE_CHANNELS;
-    lane_slice(l, l->s->seqs * parts, 1, &from, &to);
-    for (uint32_t i = from; i < to; i++) {
-        struct lru_task c = {.o = o, .first = i % parts * STATE_CHANNELS};
-        c.channels = o->channels - c.first < STATE_CHANNELS ? o->channels - c.first : STATE_CHANNELS;
-        struct state_part p = {.number = o->state, .offset = c.first, .stride = o->channels};
-        p.rows = 1, p.cols = c.channels;
-        state_follow(l, &p, i / parts, lru_rows, &c);
-    }
-    lane_wait(l);
+    channels_run(l, o, o->channels, cell_kept(o->kind), o->state, cell_rows);
 }
 
 /* ---- memory ---- */
@@ -327,8 +340,8 @@ size_t state_local_floats(const struct op *op)
     size_t channels = STATE_CHANNELS, columns = STATE_COLUMNS;
     if (op->kind == OP_CONV)
         return channels * (op->conv.cols - 1);
-    if (op->kind == OP_LRU)
-        return channels;
+    if (op->kind == OP_CELL)
+        return channels * cell_kept(op->cell.kind);
     return op->kind == OP_SCAN ? op->scan.k_dim * (channels > columns ? channels : columns) : 0;
 }
 

@@ -8,8 +8,9 @@
 #include "base/pool.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
-enum { PROBE_BYTES = 256 << 20, PROBE_ROUNDS = 5, PROBE_WORKERS = 256 };
+enum { PROBE_BYTES = 256 << 20, PROBE_ALIGN = 2 << 20, PROBE_ROUNDS = 5, PROBE_WORKERS = 256 };
 
 /* Plain C, for a machine without vectors: what the scalar tier is measured by. */
 static uint64_t read_plain(const void *p, size_t bytes)
@@ -81,9 +82,10 @@ int probe_run(struct pool *p, struct probe *out, struct err *e)
     static const long steps = 400000;
     struct probe_job job = {.steps = steps};
     double times = (double)steps * pool_size(p);
-    uint8_t *memory = mem_aligned(4096, PROBE_BYTES);
+    uint8_t *memory = mem_aligned(PROBE_ALIGN, PROBE_BYTES);
     if (!memory)
         return err_memory(e, "the probe of the machine", PROBE_BYTES);
+    madvise(memory, PROBE_BYTES, MADV_HUGEPAGE); /* as repacked weights have it */
     memset(memory, 1, PROBE_BYTES);
     job.memory = memory;
     probe_choose(&job.k);

@@ -394,7 +394,7 @@ static float scalar_decay(const struct decay_row *d)
         if (d->dt)
             d->dt[i] = dt;
         if (d->y)
-            d->y[i] = expf(power);
+            d->y[i] = d->kind == DECAY_GIVEN ? x : expf(power);
     }
     return dt;
 }
@@ -460,17 +460,54 @@ static void scalar_scan_channels(const struct scan_channels *t)
         }
 }
 
-static void scalar_lru(const struct lru_tile *t)
+static float cell_gate(const struct cell_tile *t, uint32_t r, uint32_t c)
 {
+    return t->gate[r * t->gate_stride + c] + (t->gate_bias ? t->gate_bias[c] : 0);
+}
+
+static float cell_decay(const struct cell_tile *t, uint32_t r, uint32_t c)
+{
+    return t->decay[r * t->decay_stride + c] + (t->decay_bias ? t->decay_bias[c] : 0);
+}
+
+static void scalar_lru(const struct cell_tile *t, uint32_t r, uint32_t c)
+{
+    const float power = t->a[c] * scalar_sigmoid(cell_decay(t, r, c)), x = t->x[r * t->x_stride + c];
+    const float root = t->pos[r] ? sqrtf(-expm1f(2 * power)) : 1;
+    t->s[c] = expf(power) * t->s[c] + root * scalar_sigmoid(cell_gate(t, r, c)) * x;
+    t->y[r * t->y_stride + c] = t->s[c];
+}
+
+static void scalar_average(const struct cell_tile *t, uint32_t r, uint32_t c)
+{
+    float *sum = t->s + c, *weight = sum + t->s_stride, *most = weight + t->s_stride;
+    const float x = t->x[r * t->x_stride + c], own = cell_gate(t, r, c), k = t->gate[r * t->gate_stride + c];
+    const float before = *weight > 0 ? *most : -INFINITY; /* no row yet */
+    float m = fmaxf(before, own), old = expf(before - m), new = expf(own - m);
+    t->y[r * t->y_stride + c] = (old * *sum + new *x) / (old * *weight + new);
+    m = fmaxf(before + t->a[c], k), old = expf(before + t->a[c] - m), new = expf(k - m);
+    *sum = old * *sum + new *x;
+    *weight = old * *weight + new;
+    *most = m;
+}
+
+static void scalar_gates(const struct cell_tile *t, uint32_t r, uint32_t c)
+{
+    const float f = t->s[c] - scalar_softplus(-cell_decay(t, r, c)), i = cell_gate(t, r, c), m = fmaxf(f, i);
+    float *y = t->y + r * t->y_stride + c;
+    y[0] = expf(f - m);
+    y[t->y_part] = expf(i - m);
+    y[2 * t->y_part] = expf(-m);
+    t->s[c] = m;
+}
+
+static void scalar_cell(const struct cell_tile *t)
+{
+    static void (*const row[])(const struct cell_tile *t, uint32_t r, uint32_t c) = {
+        [CELL_LRU] = scalar_lru, [CELL_AVERAGE] = scalar_average, [CELL_GATES] = scalar_gates};
     for (uint32_t c = 0; c < t->channels; c++)
-        for (uint32_t r = 0; r < t->n; r++) {
-            const float decay = t->decay[r * t->decay_stride + c] + (t->decay_bias ? t->decay_bias[c] : 0);
-            const float gate = t->gate[r * t->gate_stride + c] + (t->gate_bias ? t->gate_bias[c] : 0);
-            const float power = t->a[c] * scalar_sigmoid(decay), x = t->x[r * t->x_stride + c];
-            const float root = t->pos[r] ? sqrtf(-expm1f(2 * power)) : 1;
-            t->s[c] = expf(power) * t->s[c] + root * scalar_sigmoid(gate) * x;
-            t->y[r * t->y_stride + c] = t->s[c];
-        }
+        for (uint32_t r = 0; r < t->n; r++)
+            row[t->kind](t, r, c);
 }
 
 void kernels_scalar(struct kernels *k)
@@ -505,5 +542,5 @@ void kernels_scalar(struct kernels *k)
     k->decay = scalar_decay;
     k->scan = scalar_scan;
     k->scan_channels = scalar_scan_channels;
-    k->lru = scalar_lru;
+    k->cell = scalar_cell;
 }

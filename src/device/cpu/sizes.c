@@ -50,6 +50,7 @@ static void need_moe(struct need *n, const struct weights *w, const struct op_mo
 {
     uint32_t k = w->all[o->up.weight].cols, slots = o->used;
     need_input(n, rows, k);
+    need_input(n, rows, w->all[o->router.weight].cols);
     need_most(&n->g, rows * slots * area_stride(k));
     need_most(&n->h, rows * slots * area_stride(w->all[o->up.weight].rows));
     if (o->shared_up.weight)
@@ -113,7 +114,7 @@ static void need_op(struct need *n, const struct weights *w, const struct op *op
         break;
     case OP_CONV:
     case OP_SCAN:
-    case OP_LRU:
+    case OP_CELL:
         need_most(&n->state, state_local_floats(op));
         need_most(&n->prepared, state_prepared_floats(op));
         break;

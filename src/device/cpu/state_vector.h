@@ -140,7 +140,7 @@ static float state_decay(const struct decay_row *d)
         if (d->dt)
             v_store(d->dt + i, n, dt);
         if (d->y)
-            v_store(d->y + i, n, v_exp(power));
+            v_store(d->y + i, n, d->kind == DECAY_GIVEN ? x : v_exp(power));
         last = dt[n - 1];
     }
     return last;
@@ -153,22 +153,69 @@ static inline vf v_sqrt(vf x)
     return x;
 }
 
-/* Channels of a register are followed through all rows. */
-static void state_lru(const struct lru_tile *t)
+static inline vf cell_bias(const float *bias, uint32_t c, uint32_t n)
 {
+    return bias ? v_load(bias + c, n) : v_all(0);
+}
+
+/* Channels of a register, from c on, are followed through all rows. */
+static void state_lru(const struct cell_tile *t, uint32_t c, uint32_t n)
+{
+    vf s = v_load(t->s + c, n), a = v_load(t->a + c, n);
+    const vf gate_bias = cell_bias(t->gate_bias, c, n), decay_bias = cell_bias(t->decay_bias, c, n);
+    for (uint32_t r = 0; r < t->n; r++) {
+        vf g = v_exp(a * v_sigmoid(v_load(t->decay + r * t->decay_stride + c, n) + decay_bias)),
+           x = v_sigmoid(v_load(t->gate + r * t->gate_stride + c, n) + gate_bias) *
+               v_load(t->x + r * t->x_stride + c, n);
+        s = g * s + (t->pos[r] ? v_sqrt((1.0f - g) * (1.0f + g)) * x : x);
+        v_store(t->y + r * t->y_stride + c, n, s);
+    }
+    v_store(t->s + c, n, s);
+}
+
+static void state_average(const struct cell_tile *t, uint32_t c, uint32_t n)
+{
+    const vf a = v_load(t->a + c, n), first = cell_bias(t->gate_bias, c, n);
+    vf sum = v_load(t->s + c, n), weight = v_load(t->s + t->s_stride + c, n),
+       most = v_load(t->s + 2 * t->s_stride + c, n);
+    for (uint32_t r = 0; r < t->n; r++) {
+        const vf x = v_load(t->x + r * t->x_stride + c, n), k = v_load(t->gate + r * t->gate_stride + c, n),
+                 before = v_select(weight > 0.0f, most, v_all(-1e38f));
+        vf m = v_max(before, k + first), old = v_exp(before - m), new = v_exp(k + first - m);
+        v_store(t->y + r * t->y_stride + c, n, (old * sum + new *x) / (old * weight + new));
+        m = v_max(before + a, k), old = v_exp(before + a - m), new = v_exp(k - m);
+        sum = old * sum + new *x;
+        weight = old * weight + new;
+        most = m;
+    }
+    v_store(t->s + c, n, sum);
+    v_store(t->s + t->s_stride + c, n, weight);
+    v_store(t->s + 2 * t->s_stride + c, n, most);
+}
+
+static void state_gates(const struct cell_tile *t, uint32_t c, uint32_t n)
+{
+    const vf gate_bias = cell_bias(t->gate_bias, c, n), decay_bias = cell_bias(t->decay_bias, c, n);
+    vf s = v_load(t->s + c, n);
+    for (uint32_t r = 0; r < t->n; r++) {
+        const vf f = s - v_softplus(-(v_load(t->decay + r * t->decay_stride + c, n) + decay_bias)),
+                 i = v_load(t->gate + r * t->gate_stride + c, n) + gate_bias;
+        float *y = t->y + r * t->y_stride + c;
+        s = v_max(f, i);
+        v_store(y, n, v_exp(f - s));
+        v_store(y + t->y_part, n, v_exp(i - s));
+        v_store(y + 2 * t->y_part, n, v_exp(-s));
+    }
+    v_store(t->s + c, n, s);
+}
+
+static void state_cell(const struct cell_tile *t)
+{
+    static void (*const run[])(const struct cell_tile *t, uint32_t c, uint32_t n) = {
+        [CELL_LRU] = state_lru, [CELL_AVERAGE] = state_average, [CELL_GATES] = state_gates};
     for (uint32_t c = 0, n; c < t->channels; c += n) {
         n = t->channels - c < LANES ? t->channels - c : LANES;
-        vf s = v_load(t->s + c, n), a = v_load(t->a + c, n);
-        const vf gate_bias = t->gate_bias ? v_load(t->gate_bias + c, n) : v_all(0),
-                 decay_bias = t->decay_bias ? v_load(t->decay_bias + c, n) : v_all(0);
-        for (uint32_t r = 0; r < t->n; r++) {
-            vf g = v_exp(a * v_sigmoid(v_load(t->decay + r * t->decay_stride + c, n) + decay_bias)),
-               x = v_sigmoid(v_load(t->gate + r * t->gate_stride + c, n) + gate_bias) *
-                   v_load(t->x + r * t->x_stride + c, n);
-            s = g * s + (t->pos[r] ? v_sqrt((1.0f - g) * (1.0f + g)) * x : x);
-            v_store(t->y + r * t->y_stride + c, n, s);
-        }
-        v_store(t->s + c, n, s);
+        run[t->kind](t, c, n);
     }
 }
 
@@ -226,5 +273,5 @@ static void state_fill(struct kernels *k)
     k->decay = state_decay;
     k->scan = state_scan;
     k->scan_channels = state_scan_channels;
-    k->lru = state_lru;
+    k->cell = state_cell;
 }

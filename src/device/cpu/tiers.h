@@ -35,6 +35,18 @@ void vector_neon(struct kernels *k);
 void attn_neon(struct kernels *k);
 void matmul_dotprod(struct kernels *k); /* over those of neon, as is the next one */
 void matmul_i8mm(struct kernels *k);
+void matmul_blocks_neon(struct kernels *k); /* families of types, called by these three */
+void matmul_supers_neon(struct kernels *k);
+void matmul_smalls_neon(struct kernels *k);
+void matmul_codes_neon(struct kernels *k);
+void matmul_blocks_dotprod(struct kernels *k);
+void matmul_supers_dotprod(struct kernels *k);
+void matmul_smalls_dotprod(struct kernels *k);
+void matmul_codes_dotprod(struct kernels *k);
+void matmul_blocks_i8mm(struct kernels *k);
+void matmul_supers_i8mm(struct kernels *k);
+void matmul_smalls_i8mm(struct kernels *k);
+void matmul_codes_i8mm(struct kernels *k);
 
 /* What the AMX tier takes from the one below it: products in bf16 where k does not fit tiles; those of few
  * rows, true where that has been done; and panels (struct bf16_panel): values [k0, k0 + width) of weight rows

@@ -9,6 +9,7 @@
  * Order of keys in a unit of 16: score tile i (0, 1) has in column n the key 4*(n/2) + 2i + n%2, so that the
  * scores of lane t are keys 4t..4t+3, and its V operand is 8 bytes of a transposed row of V. */
 #include "device/cuda/attn.cuh"
+#include "device/cuda/qkv.cuh"
 
 static __device__ __forceinline__ float kv_value(uint32_t type, const uint8_t *row, uint32_t i)
 {
@@ -284,6 +285,15 @@ template <int C> struct decode_ring {
 
 enum { SPLITS_MOST = 128 };
 
+/* The warps that attend wait for each other: all of a block, but where others have finished heads for them (OWN). */
+template <bool OWN> static __device__ __forceinline__ void decode_sync()
+{
+    if constexpr (OWN)
+        asm volatile("bar.sync 1, %0;" ::"n"(32 * DECODE_WARPS) : "memory");
+    else
+        __syncthreads();
+}
+
 /* What the warps of a block add up, and the result where the block has all the keys. */
 template <int C, int R> struct decode_room {
     float o[DECODE_WARPS][8 * R][32 * C + 4];
@@ -292,13 +302,13 @@ template <int C, int R> struct decode_room {
 
 /* The finished queries to where they are wanted. Their heads lie side by side, so that they are whole columns of the pack
  * (the host asks for it only then). */
-template <int C, int R>
+template <int C, int R, bool OWN>
 static __device__ __forceinline__ void decode_store(const struct attn_args &p,
                                                     const struct decode_room<C, R> &room, uint32_t first,
                                                     uint32_t kvh, uint32_t queries)
 {
     const uint32_t group = p.heads / p.kv.heads, width = group * 32 * C;
-    __syncthreads();
+    decode_sync<OWN>();
     for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS)
         p.out[(first + i / width) * p.ldo + kvh * width + i % width] = (&room.result[0][0])[i];
     if (!p.pack.pack)
@@ -341,13 +351,58 @@ static __device__ __forceinline__ void decode_merge(const struct attn_args &p, s
     }
 }
 
+/* One row that comes straight from its products: the block finishes its heads of Q itself, in shared memory, and where it
+ * has the last key K and V, which it puts into their page and, in place of what was fetched from there, into the unit. */
+template <int C> struct decode_own {
+    float q[8][32 * C], k[32 * C], v[32 * C];
+
+    /* f(head, where it goes) for the heads of the warp; h: position and page of all. */
+    template <class F>
+    __device__ __forceinline__ void each(const struct qkv_args &p, struct qkv_head h, uint32_t kvh, bool last,
+                                         F f)
+    {
+        const uint32_t group = p.heads / p.kv.heads, heads = group + (last ? 2 : 0);
+        for (uint32_t i = threadIdx.x / 32; i < heads; i += blockDim.x / 32) {
+            qkv_slot(p, i < group ? kvh * group + i : p.heads + (i == group ? 0 : p.kv.heads) + kvh, h);
+            f(h, i < group ? q[i] : i == group ? k : v);
+        }
+    }
+    __device__ __forceinline__ void ahead(const struct qkv_args &p, const struct qkv_head &h, uint32_t kvh,
+                                          bool last)
+    {
+        each(p, h, kvh, last, [&](const struct qkv_head &head, float *) { qkv_ahead(p, head); });
+    }
+    __device__ __forceinline__ void finish(const struct qkv_args &p, const struct qkv_head &h,
+                                           const struct turn &turn, uint32_t kvh, bool last)
+    {
+        each(p, h, kvh, last, [&](const struct qkv_head &head, float *to) {
+            qkv_compute(p, head, turn, 0, to);
+            if (head.kind != QKV_Q)
+                kv_store(p.kv, head.page, head.pos & (p.kv.tokens - 1), kvh, head.kind == QKV_V, to);
+        });
+        __syncthreads();
+    }
+    __device__ __forceinline__ void put(uint8_t *unit, uint32_t key) const
+    {
+        for (uint32_t i = threadIdx.x % 32; i < 32 * C; i += 32) {
+            ((__half *)(unit + key * decode_ring<C>::ROW))[i] = __float2half_rn(k[i]);
+            ((__half *)(unit + 16 * decode_ring<C>::ROW))[16 * i + key] =
+                __float2half_rn(fminf(fmaxf(v[i], -65504.0f), 65504.0f));
+        }
+        __syncwarp();
+    }
+};
+
 /* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
- * data, is read without waiting for the predecessor. */
-template <int C, int R> static __device__ __forceinline__ void decode_body(const struct attn_args &p)
+ * data, is read without waiting for the predecessor. own: of OWN, one row. */
+template <int C, int R, bool OWN>
+static __device__ __forceinline__ void decode_body(const struct attn_args &p, const struct qkv_args *own)
 {
     extern __shared__ __align__(128) uint8_t keys[];
     struct decode_room<C, R> &room = *(struct decode_room<C, R> *)keys;
     __shared__ float ml[DECODE_WARPS][8 * R][2];
+    __shared__ struct decode_own<OWN ? C : 1> own_room;
+    struct decode_own<C> &heads = (struct decode_own<C> &)own_room; /* of OWN */
     dep_launch();
     const uint32_t kvh = blockIdx.y, seq = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
                    g = lane / 4, t = lane % 4;
@@ -372,16 +427,37 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
     if (!whole)
         ring.load_pages(0);
     struct query query[2] = {query_of(p, seq, kvh, g), query_of(p, seq, kvh, g + 8)};
+    const bool attends = !OWN || warp < DECODE_WARPS;
     uint32_t ahead = 0;
-    for (; ahead < p.stages && ring.key(ahead) + 16 <= min(old, end); ahead++)
-        ring.fetch(ahead);
-    dep_wait();
-    for (; ahead < p.stages; ahead++)
+    for (; attends && ahead < p.stages &&
+           (OWN ? ring.key(ahead) < end : ring.key(ahead) + 16 <= min(old, end));
+         ahead++)
         ring.fetch(ahead);
     struct flash<C, R> s;
-    flash_start<C, R, false>(s, p, query);
+    args_ahead(p);
+    if constexpr (OWN) {
+        args_ahead(*own);
+        const struct qkv_head head = qkv_start(*own, 0, 0);
+        heads.ahead(*own, head, kvh, end == len);
+        const struct turn turn(own->freqs, own->rope != ROPE_NONE ? own->rope_dims : 0, head.pos, head.axes);
+        dep_wait();
+        for (; attends && ahead < p.stages; ahead++)
+            ring.fetch(ahead);
+        heads.finish(*own, head, turn, kvh, end == len);
+        if (!attends)
+            return;
+        flash_start<C, R, false>(s, p, query, heads.q[0]);
+    } else {
+        dep_wait();
+        for (; ahead < p.stages; ahead++)
+            ring.fetch(ahead);
+        flash_start<C, R, false>(s, p, query);
+    }
     for (uint32_t i = 0; ring.key(i) < end; i++) {
         const uint8_t *unit = ring.enter();
+        if constexpr (OWN)
+            if (ring.key(i) + 16 > old)
+                heads.put((uint8_t *)unit, old % 16);
         float c[2][2 * R];
         uint4 kf[2][C];
         uint2 vf[4 * C];
@@ -392,7 +468,7 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
         __syncwarp();
         ring.fetch(i + p.stages);
     }
-    __syncthreads(); /* the rings are free: sums take their place */
+    decode_sync<OWN>(); /* the rings are free: sums take their place */
     flash_end<C, R>(s);
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -405,10 +481,10 @@ template <int C, int R> static __device__ __forceinline__ void decode_body(const
             ml[warp][g + 8 * r][1] = s.sum[r];
         }
     }
-    __syncthreads();
+    decode_sync<OWN>();
     decode_merge<C, R>(p, room, ml, queries);
     if (p.splits == 1)
-        decode_store<C, R>(p, room, p.meta.seq_first[seq], kvh, queries);
+        decode_store<C, R, OWN>(p, room, p.meta.seq_first[seq], kvh, queries);
 }
 
 enum { PARTS_AHEAD = 32 };
@@ -488,13 +564,18 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
     extern "C" __global__ void __launch_bounds__(128, blocks)                                                \
         name(const __grid_constant__ struct attn_args p)                                                     \
     {                                                                                                        \
-        body(p);                                                                                             \
+        body(p, nullptr);                                                                                    \
     }
 
 #define ATTN_KERNELS(dim, c, few)                                                                            \
-    ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2>), 1)                                                   \
-    ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1>), few)                                                    \
-    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1>), 1)
+    ATTN_KERNEL(attn_decode_##dim, (decode_body<c, 2, false>), 1)                                            \
+    ATTN_KERNEL(attn_few_##dim, (decode_body<c, 1, false>), few)                                             \
+    ATTN_KERNEL(attn_far_##dim, (decode_body<c, 1, false>), 1)                                               \
+    extern "C" __global__ void __launch_bounds__(ATTN_ROW_WARPS * 32, 1)                                     \
+        attn_row_##dim(const __grid_constant__ struct attn_row_args p)                                       \
+    {                                                                                                        \
+        decode_body<c, 1, true>(p.attn, &p.qkv);                                                             \
+    }
 
 ATTN_KERNELS(64, 2, 4)
 ATTN_KERNELS(96, 3, 4)

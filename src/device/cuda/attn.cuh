@@ -54,19 +54,21 @@ static __device__ __forceinline__ const float *query_at(const struct attn_args &
     return p.q + q.row * p.ldq + (uint64_t)q.head * dim;
 }
 
-/* Takes the queries in, and nothing of the keys yet. The pairs of a lane's values lie as the order of K's dimensions wants
- * them: of each 32 dimensions 8t..8t+7 (K is then read 16 bytes at a time), or for wgmma IN_ORDER, 8i + 2t of each eight. */
+/* Takes the queries in, from shared memory where the block has them there (own), and nothing of the keys yet. The pairs of
+ * a lane's values lie as the order of K's dimensions wants them: of each 32 dimensions 8t..8t+7 (K is then read 16 bytes at
+ * a time), or for wgmma IN_ORDER, 8i + 2t of each eight. */
 template <int C, int R, bool IN_ORDER>
 static __device__ __forceinline__ void flash_start(struct flash<C, R> &s, const struct attn_args &p,
-                                                   const struct query query[2])
+                                                   const struct query query[2], const float *own = nullptr)
 {
     const uint32_t t = threadIdx.x % 4;
-    const bool aligned = is_aligned(p.q, p.ldq);
+    const bool aligned = own || is_aligned(p.q, p.ldq);
     /* scores are kept in units of ln 2 (softcap: as they are) */
     const float f = p.softcap > 0.0f ? p.scale : p.scale * 1.4426950408889634f;
 #pragma unroll
     for (int r = 0; r < R; r++) {
-        const float *q = query_at(p, query[r], 32 * C);
+        const float *q =
+            own ? own + (threadIdx.x % 32 / 4 + 8 * r) * (32 * C) : query_at(p, query[r], 32 * C);
         float v[C][8];
 #pragma unroll
         for (int c = 0; c < C; c++)

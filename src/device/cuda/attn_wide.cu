@@ -1,10 +1,10 @@
-/* Attention of many queries by wgmma, fp16 KV, heads of 64 or 128 values: a block is a warpgroup with 64 queries, whose
- * weights are A operands in registers; so is Q where heads have 128 values, else it is in shared memory (an assembler, 13.0,
- * gave the weights of such heads the registers of Q). 64 keys at a time lie in shared memory as rows of 128
+/* Attention of many queries by wgmma, fp16 KV, heads of 64, 96 or 128 values: a block is a warpgroup with 64 queries, whose
+ * weights are A operands in registers; so is Q where heads have more than 64 values, else it is in shared memory (an
+ * assembler, 13.0, gave the weights of such heads the registers of Q). 64 keys at a time lie in shared memory as rows of 128
  * bytes, whose 16 bytes c of row r are in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes),
  * so that neither copies nor products have bank conflicts:
  *
- *   K  [half of the dimensions][key] 64 dimensions
+ *   K  [64 dimensions, those behind them][key] 64 dimensions (of 96, the last rows are half empty)
  *   V  [dimension] 64 keys, as pages have V transposed
  *
  * Three blocks an SM: while one weighs scores, the others multiply. Only in builds for sm_90a. */
@@ -17,7 +17,7 @@ enum { ROW = 128, K_HALF = PREFILL_KEYS * ROW };
 
 /* Heads of 32 * C values: a stage, and behind the two of them Q. */
 template <int C> struct wide_shape {
-    enum { V_AT = C / 2 * K_HALF, STAGE = V_AT + 32 * C * ROW, Q_AT = 2 * STAGE };
+    enum { V_AT = (C + 1) / 2 * K_HALF, STAGE = V_AT + 32 * C * ROW, Q_AT = 2 * STAGE };
 };
 
 static __device__ __forceinline__ uint8_t *wide_place(uint8_t *rows, uint32_t row, uint32_t chunk)
@@ -31,14 +31,15 @@ static __device__ __forceinline__ void wide_fetch(const struct attn_args &p, uin
                                                   struct prefill_keys keys, uint8_t *room)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint8_t *k = kv_k(p.kv, keys.page, kvh) + keys.slot * (64 * C) + 16 * lane;
+    const uint8_t *k = kv_k(p.kv, keys.page, kvh) + keys.slot * (64 * C);
 #pragma unroll
-    for (uint32_t i = 0; i < 2 * C; i++) /* 8 lanes a half of a key, or a key of 64 values */
-        if constexpr (C == 4)
-            copy16(wide_place(room + lane / 8 % 2 * K_HALF, 16 * warp + 2 * i + lane / 16, lane % 8),
-                   k + 512 * i);
-        else
-            copy16(wide_place(room, 16 * warp + 4 * i + lane / 8, lane % 8), k + 512 * i);
+    for (uint32_t i = 0; i < 2 * C; i++) {
+        /* the first 64 values of four keys, then those behind them: 64 of four keys, or 32 of eight */
+        const uint32_t half = i / 4, by = C == 3 && half ? 4 : 8, chunk = lane % by,
+                       key = i % 4 * (32 / by) + lane / by;
+        copy16(wide_place(room + half * K_HALF, 16 * warp + key, chunk),
+               k + key * (64 * C) + half * 128 + 16 * chunk);
+    }
     /* of eight lanes, two have the 16 keys of one dimension; dimensions that go together are two apart */
     const uint32_t d = lane / 8 % 2 + lane % 8 / 2 * 2 + lane / 16 * 8, half = lane % 2;
     const uint8_t *v = kv_v(p.kv, keys.page, kvh) + keys.slot * 2 + (d << p.kv.token_bits) * 2 + half * 16;
@@ -73,7 +74,7 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 2 * C; i++)
-        if constexpr (C == 4)
+        if constexpr (C > 2)
             wgmma_64(c, s.q[i / 2] + 4 * (i % 2), wgmma_rows(room + i / 4 * K_HALF + i % 4 * 32), i > 0);
         else
             wgmma_both<8>(c, wgmma_rows(queries + i * 32), wgmma_rows(room + i * 32), i > 0);
@@ -86,6 +87,8 @@ static __device__ __forceinline__ void wide_keys(struct flash<C, 2> &s, const st
     for (int i = 0; i < 4; i++)
         if constexpr (C == 4)
             wgmma_128(s.o, a[i], wgmma_rows(room + wide_shape<C>::V_AT + i * 32));
+        else if constexpr (C == 3)
+            wgmma_96(s.o, a[i], wgmma_rows(room + wide_shape<C>::V_AT + i * 32));
         else
             wgmma_64(s.o, a[i], wgmma_rows(room + wide_shape<C>::V_AT + i * 32), true);
     wgmma_commit();
@@ -126,6 +129,12 @@ extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
     attn_wide_128(const __grid_constant__ struct attn_args p)
 {
     wide_attend<4>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 3)
+    attn_wide_96(const __grid_constant__ struct attn_args p)
+{
+    wide_attend<3>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * PREFILL_WARPS, 4)

@@ -40,7 +40,7 @@ struct blas_shape {
     struct lt_algo algo;
 };
 
-enum { SHAPES_MOST = 256 };
+enum { SHAPES_MOST = 512 };
 
 struct blas {
     struct gpu *g;
@@ -171,6 +171,11 @@ static struct blas_shape *known_shape(struct blas *b, const struct blas_product 
             return s;
     }
     return NULL;
+}
+
+bool blas_knows(struct blas *b, const struct blas_product *p)
+{
+    return known_shape(b, p);
 }
 
 /* In the library's terms (columns first) y^T (n, m) = w (k, n)^T x^T (k, m). */

@@ -21,3 +21,5 @@ struct blas_product {
     uint64_t ldy;
 };
 int blas_run(struct blas *b, const struct blas_product *p, struct err *e);
+/* Whether a product of this shape has run before: the first one loads its kernel. */
+bool blas_knows(struct blas *b, const struct blas_product *p);

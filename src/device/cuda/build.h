@@ -136,6 +136,7 @@ void lower_moe(struct lowering *b, const struct op_moe *o);
 void lower_proj(struct lowering *b, const struct op_proj *o);
 void lower_conv(struct lowering *b, const struct op_conv *o);
 void lower_scan(struct lowering *b, const struct op_scan *o);
+void lower_cell(struct lowering *b, const struct op_cell *o);
 /* Gate and norm of a product's input, as float rows. */
 struct input lower_gated(struct lowering *b, const struct op_out *o, uint32_t k);
 /* The norm of each slice of a row, from its input to its output. */

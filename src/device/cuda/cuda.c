@@ -46,7 +46,7 @@ static int take_kv(struct cuda_device *d, const struct plan *p, struct err *e)
     for (d->kv_groups = 0; d->kv_groups < p->groups; d->kv_groups++) {
         struct group_kv *g = &d->kv[d->kv_groups];
         struct kv_memory *m = &d->kv_memory[d->kv_groups];
-        if (kv_memory_open(m, d->g, g->layer_bytes, g->shape.layers, e) ||
+        if (kv_memory_open(m, d->g, g->bytes, e) ||
             kv_memory_back(m, d->g, d->kv_least[d->kv_groups] * g->page_bytes, e)) {
             kv_memory_close(m, d->g);
             return -1;
@@ -67,10 +67,9 @@ static void shape_state(struct cuda_device *d, const struct plan *p, const struc
 
 static int take_state(struct cuda_device *d, struct err *e)
 {
-    const uint64_t all = kv_granules(d->states * d->slot_bytes);
     if (!d->states)
         return 0;
-    if (kv_memory_open(&d->state_memory, d->g, all, 1, e) ||
+    if (kv_memory_open(&d->state_memory, d->g, d->states * d->slot_bytes, e) ||
         kv_memory_back(&d->state_memory, d->g, d->states_least * d->slot_bytes, e)) {
         kv_memory_close(&d->state_memory, d->g);
         return -1;
@@ -111,39 +110,6 @@ static int cuda_write_state(struct device *base, int32_t slot, const void *host,
 
 /* ---- scratch ---- */
 
-/* A place for a weight that stays decoded, as long as there is room. */
-static void place_copy(void *arg, weight_id id)
-{
-    struct cuda_device *d = arg;
-    const struct mat *w = &d->weights.mat[id];
-    const bool fp8 = d->options.fp8;
-    const uint64_t bytes = (uint64_t)w->n * ((w->k + 31) / 32 * 32) * (fp8 ? 1 : 2);
-    if (fp8 ? w->n % 16 != 0 : w->fmt == FMT_F16) /* cuBLASLt takes fp8 in whole sixteens */
-        return;
-    if (d->kept[id].values || bytes > d->copies_bytes - d->copies_used)
-        return;
-    d->kept[id].values = (void *)(d->copies + d->copies_used);
-    d->copies_used += bytes;
-    if (!fp8)
-        return;
-    d->kept[id].scale = (float *)(d->scales + d->scales_used);
-    d->scales_used += (w->n + 3) / 4 * 16;
-}
-
-/* What decoded weights take, of what nothing else has taken. */
-static uint64_t copies_wanted(const struct cuda_device *d, uint64_t all, uint64_t room)
-{
-    const bool by_itself = d->options.copies == COPIES_AUTO;
-    if (by_itself && !d->options.fp8)
-        return all <= room / 8 ? all : 0;
-    const uint64_t wanted = d->options.copies < all ? d->options.copies : all;
-    room = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
-    if (room < wanted)
-        log_warn("%s: %.1f GB are needed, %.1f GB are free", by_itself ? "--prefill fp8" : "--gpu-copies",
-                 1e-9 * (double)wanted, 1e-9 * (double)room);
-    return wanted < room ? wanted : room;
-}
-
 /* Whether weights may stay decoded; if `--gpu-copies` asked for it, says why not. */
 static int check_copies(struct cuda_device *d, bool *may, struct err *e)
 {
@@ -161,30 +127,22 @@ static int check_copies(struct cuda_device *d, bool *may, struct err *e)
     return 0;
 }
 
-static int take_copies(struct cuda_device *d, const struct plan *p, const struct step_sizes *sizes,
-                       struct err *e)
+static int take_copies(struct cuda_device *d, const struct plan *p, struct err *e)
 {
-    const uint64_t all = d->options.fp8 ? sizes->fp8 : sizes->copies;
-    uint64_t room;
+    struct copies *c = &d->copies;
     bool may;
-    if (!d->options.copies || !all)
+    if (!d->options.copies)
         return 0;
-    if (check_copies(d, &may, e) || gpu_room(d->g, &room, e))
+    if (check_copies(d, &may, e))
         return -1;
     if (!may)
         return 0;
-    if (!(d->copies_bytes = copies_wanted(d, all, room)))
-        return 0;
-    d->kept = mem_zalloc(d->weights.count, sizeof *d->kept);
-    d->replay.kept = mem_zalloc(d->weights.count, sizeof *d->replay.kept);
-    if (!d->kept || !d->replay.kept)
-        return err_memory(e, "the table of decoded weights", d->weights.count * sizeof *d->kept);
-    d->scales_bytes = d->options.fp8 ? sizes->scales : 0;
-    if (!(d->copies = gpu_alloc(d->g, d->copies_bytes, "decoded weights", e)) ||
-        (d->scales_bytes && !(d->scales = gpu_alloc(d->g, d->scales_bytes, "scales of weights", e))))
+    c->asked = d->options.copies;
+    c->fp8 = d->options.fp8;
+    if (copies_open(c, p, d->weights.mat, d->weights.count, e))
         return -1;
-    lower_each_half(p, place_copy, d);
-    d->lower.kept = d->kept;
+    d->lower.kept = c->kept;
+    d->replay.kept = c->made;
     return 0;
 }
 
@@ -229,13 +187,13 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     *m = (struct device_memory){.weights = d->options.streamed ? sender_bytes(p, w, d->options.threads)
                                                                : upload_bytes(w),
                                 .total = total,
-                                .free = available};
+                                .free = available + gpu_spare_bytes(d->g->card)};
     for (uint32_t i = 0; i < p->groups; i++) {
         m->kv += d->kv[i].bytes;
-        m->kv_least += kv_granules(d->kv_least[i] * d->kv[i].page_bytes) * d->kv[i].shape.layers;
+        m->kv_least += gpu_granules(d->kv_least[i] * d->kv[i].page_bytes);
     }
-    m->kv += kv_granules(d->states * d->slot_bytes);
-    m->kv_least += kv_granules(d->states_least * d->slot_bytes);
+    m->kv += gpu_granules(d->states * d->slot_bytes);
+    m->kv_least += gpu_granules(d->states_least * d->slot_bytes);
     m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
     /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
     uint64_t ring = upload_ring_bytes(d->options.threads);
@@ -265,6 +223,7 @@ static void set_lower(struct cuda_device *d, const struct plan *p)
     d->replay.g = d->g;
     d->replay.limits.card = &d->g->profile;
     d->replay.limits.part_floats = d->at.part_floats;
+    d->replay.limits.rows = d->max_rows;
 }
 
 /* Puts the table of adapters' pairs on the card. */
@@ -311,8 +270,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
-    return take_copies(d, p, &sizes, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e) ? -1
-                                                                                                      : 0;
+    return take_copies(d, p, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e) ? -1 : 0;
 }
 
 /* ---- a step ---- */
@@ -431,11 +389,15 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     if (!d->base.seconds)
         timing_close(g);
     d->cache.step++;
+    if (copies_hold(&d->copies))
+        cache_forget(&d->cache, g);
     struct step_graph *graph = graph_for(d, p, &class);
     d->ran = true;
-    if (graph)
-        return gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e);
-    return d->base.seconds ? timed_step(d, &class, e) : put_step(d, &class, e);
+    int failed = graph ? gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e)
+                 : d->base.seconds ? timed_step(d, &class, e)
+                                   : put_step(d, &class, e);
+    copies_release(&d->copies);
+    return failed;
 }
 
 int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uint32_t m, float *y,
@@ -591,15 +553,20 @@ static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct
     const uint64_t each = states ? d->slot_bytes : d->kv[group].page_bytes;
     if (states && !d->states)
         return 0;
-    return gpu_enter(d->g, e) || kv_memory_back(m, d->g, pages * each, e) ? -1 : 0;
+    const uint64_t held = m->backed;
+    if (gpu_enter(d->g, e) || kv_memory_back(m, d->g, pages * each, e))
+        return -1;
+    if (m->backed < held)
+        copies_fill(&d->copies);
+    return 0;
 }
 
 static uint64_t cuda_back_bytes(const struct device *base, uint32_t group, uint32_t pages)
 {
     const struct cuda_device *d = (const struct cuda_device *)base;
     if (group == GROUP_STATES)
-        return d->states ? kv_granules(pages * d->slot_bytes) : 0;
-    return kv_granules(pages * d->kv[group].page_bytes) * d->kv[group].shape.layers;
+        return d->states ? gpu_granules(pages * d->slot_bytes) : 0;
+    return gpu_granules(pages * d->kv[group].page_bytes);
 }
 
 static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *from, const int32_t *to,
@@ -609,23 +576,19 @@ static int cuda_copy_pages(struct device *base, uint32_t group, const int32_t *f
     const struct group_kv *k = &d->kv[group];
     if (gpu_enter(d->g, e))
         return -1;
-    for (uint32_t l = 0; l < k->shape.layers; l++)
-        for (uint32_t i = 0; i < n; i++) {
-            cu_ptr layer = k->base + l * k->layer_bytes;
-            if (gpu_check(d->g,
-                          d->g->cu->to_same(layer + (uint64_t)to[i] * k->page_bytes,
-                                            layer + (uint64_t)from[i] * k->page_bytes, k->page_bytes,
-                                            d->g->stream),
-                          "copying KV pages", e))
-                return -1;
-        }
+    for (uint32_t i = 0; i < n; i++)
+        if (gpu_check(d->g,
+                      d->g->cu->to_same(k->base + (uint64_t)to[i] * k->page_bytes,
+                                        k->base + (uint64_t)from[i] * k->page_bytes, k->page_bytes,
+                                        d->g->stream),
+                      "copying KV pages", e))
+            return -1;
     return 0;
 }
 
 static size_t cuda_page_bytes(const struct device *base, uint32_t group)
 {
-    const struct group_kv *k = &((const struct cuda_device *)base)->kv[group];
-    return k->page_bytes * k->shape.layers;
+    return ((const struct cuda_device *)base)->kv[group].page_bytes;
 }
 
 static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_t *to, const uint8_t *from,
@@ -635,14 +598,10 @@ static int move_page(struct cuda_device *d, uint32_t group, int32_t page, uint8_
     const struct driver *cu = d->g->cu;
     if (gpu_enter(d->g, e))
         return -1;
-    for (uint32_t l = 0; l < k->shape.layers; l++) {
-        cu_ptr at = k->base + l * k->layer_bytes + (uint64_t)page * k->page_bytes;
-        int r = to ? cu->to_host(to + l * k->page_bytes, at, k->page_bytes, d->g->stream)
-                   : cu->to_device(at, from + l * k->page_bytes, k->page_bytes, d->g->stream);
-        if (gpu_check(d->g, r, "moving a KV page", e))
-            return -1;
-    }
-    return gpu_sync(d->g, e);
+    const cu_ptr at = k->base + (uint64_t)page * k->page_bytes;
+    int r = to ? cu->to_host(to, at, k->page_bytes, d->g->stream)
+               : cu->to_device(at, from, k->page_bytes, d->g->stream);
+    return gpu_check(d->g, r, "moving a KV page", e) || gpu_sync(d->g, e) ? -1 : 0;
 }
 
 static int cuda_read_page(struct device *base, uint32_t group, int32_t page, void *host, struct err *e)
@@ -663,12 +622,13 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
     size_t available = 0, total = 0;
     *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
     for (uint32_t i = 0; i < d->kv_groups; i++)
-        m->kv += kv_memory_bytes(&d->kv_memory[i]);
-    m->kv += kv_memory_bytes(&d->state_memory);
+        m->kv += d->kv_memory[i].backed;
+    m->kv += d->state_memory.backed;
     m->scratch -= m->kv;
+    m->copies = copies_bytes(&d->copies);
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
-        m->free = available;
+        m->free = available + gpu_spare_bytes(d->g->card);
     }
 }
 
@@ -679,6 +639,9 @@ static void cuda_describe(const struct device *base, struct buf *out)
     snprintf(name, sizeof name, "cuda:%d (%s)%s", d->options.index, d->g->profile.name,
              d->sender ? " for prompts, with weights of the CPU's layers" : "");
     device_say(base, name, d->plan, out);
+    if (d->copies.bytes)
+        buf_printf(out, "  decoded for prompts: %.2f of %.2f GB, until KV needs the memory (--gpu-copies)\n",
+                   1e-9 * (double)copies_bytes(&d->copies), 1e-9 * (double)d->copies.bytes);
     if (d->weights.converted) {
         buf_printf(out, "  decoded to F16 at load, as there is no kernel for the type:");
         for (uint32_t t = 0; t < DTYPE_MOST; t++)
@@ -686,6 +649,11 @@ static void cuda_describe(const struct device *base, struct buf *out)
                 buf_printf(out, " %u of %s", d->weights.decoded[t], dtype_get(t)->name);
         buf_char(out, '\n');
     }
+}
+
+static bool cuda_warm(struct device *base)
+{
+    return exec_warm(self(base));
 }
 
 static uint32_t cuda_take_kernels(struct device *base, struct device_kernel *out, uint32_t most)
@@ -710,8 +678,7 @@ static void cuda_close(struct device *base)
         gpu_pinned_free(g, d->picked);
         gpu_free(g, d->meta_device, d->meta_bytes);
         gpu_free(g, d->scratch, d->scratch_bytes);
-        gpu_free(g, d->copies, d->copies_bytes);
-        gpu_free(g, d->scales, d->scales_bytes);
+        copies_close(&d->copies);
         kv_memory_close(&d->state_memory, g);
         for (uint32_t i = 0; i < d->kv_groups; i++)
             kv_memory_close(&d->kv_memory[i], g);
@@ -719,8 +686,6 @@ static void cuda_close(struct device *base)
         gpu_close(g);
     }
     mem_free(d->at.buffer);
-    mem_free(d->kept);
-    mem_free(d->replay.kept);
     mem_free(d);
 }
 
@@ -749,12 +714,13 @@ static const struct device_ops ops = {.name = "cuda",
                                       .write_state = cuda_write_state,
                                       .memory = cuda_memory,
                                       .describe = cuda_describe,
+                                      .warm = cuda_warm,
                                       .take_kernels = cuda_take_kernels,
                                       .close = cuda_close};
 
 uint32_t cuda_head_dim(uint32_t dim)
 {
-    return dim <= 64 ? 64 : dim <= 128 ? 128 : dim <= 256 ? 256 : dim;
+    return dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : dim <= 256 ? 256 : dim;
 }
 
 int cuda_open(struct device **out, const struct device_options *o, struct err *e)
@@ -769,6 +735,7 @@ int cuda_open(struct device **out, const struct device_options *o, struct err *e
         mem_free(d);
         return -1;
     }
+    copies_init(&d->copies, d->g);
     *out = &d->base;
     return 0;
 }

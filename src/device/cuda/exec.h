@@ -4,6 +4,7 @@
 #pragma once
 
 #include "device/cuda/blas.h"
+#include "device/cuda/copies.h"
 #include "device/cuda/gpu.h"
 #include "device/cuda/kv_memory.h"
 #include "device/cuda/nccl.h"
@@ -11,10 +12,6 @@
 #include "device/cuda/sender.h"
 #include "device/cuda/upload.h"
 #include "device/device.h"
-
-enum {
-    COPIES_LEAVE = 256 << 20
-}; /* bytes that decoded weights leave free: the driver and cuBLASLt take some */
 
 struct cuda_device {
     struct device base;
@@ -43,11 +40,7 @@ struct cuda_device {
     struct scratch at;
     uint32_t buffers;
     uint32_t max_rows, max_seqs, max_outs;
-    /* weights that stay decoded (options.copies), each from the first prompt on that uses it, until the pool
-     * is full */
-    cu_ptr copies, scales; /* scales: of fp8 */
-    uint64_t copies_bytes, copies_used, scales_bytes, scales_used;
-    struct kept_weight *kept; /* (weights.count) */
+    struct copies copies; /* weights that stay decoded */
 
     /* the step */
     const struct plan *plan;
@@ -65,6 +58,7 @@ struct cuda_device {
     struct lower lower;
     struct replay replay;
     struct replay_cache cache;
+    uint32_t warm_rows; /* up to which products have run once (warm.c) */
 };
 
 /* Bytes of one token's K or V of one head. type: enum kv_type. */
@@ -76,12 +70,13 @@ int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_confi
 int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uint32_t m, float *y,
                  struct err *e);
 
+/* device_ops.warm. */
+bool exec_warm(struct cuda_device *d);
+
 /* What a plan takes of scratch (sizes.c). */
 struct step_sizes {
-    uint32_t y, k, z;     /* widest product, widest input, second results */
-    uint64_t decoded;     /* bytes of the largest weight as fp16 */
-    uint64_t copies;      /* of all that are not fp16 as they are */
-    uint64_t fp8, scales; /* of all as fp8; of their scales */
+    uint32_t y, k, z; /* widest product, widest input, second results */
+    uint64_t decoded; /* bytes of the largest weight as fp16 */
     uint32_t experts, used;
     uint32_t moe_rows, slots; /* of an expert layer at a time */
     uint32_t slots_k;         /* their widest input, as a width of max_rows rows */

@@ -281,9 +281,22 @@ static __device__ __forceinline__ void row_columns(float acc[2], tile_ahead_of<N
 static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
-    float sum;
-    const float scale = pack_scale_of(v);
-    *(uint4 *)(to + 16 * lane) = pack_halves(v, scale, sum);
+    float most = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        most = fmaxf(most, fabsf(v[i]));
+    /* numbers that are not negative have the order of their bits */
+    const float scale = pack_scale(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most))));
+    uint32_t half[4];
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int j = i / 2 * 4 + i % 2;
+        half[i] = half_bits2(v[j] * scale, v[j + 2] * scale);
+        const float2 r = __half22float2(*(const __half2 *)&half[i]);
+        sum += r.x + r.y;
+    }
+    *(uint4 *)(to + 16 * lane) = make_uint4(half[0], half[1], half[2], half[3]);
     sum += __shfl_xor_sync(~0u, sum, 1);
     if (lane % 2 == 0)
         *(float *)(to + ROW_SUMS + 2 * lane) = sum * (1.0f / 16777216.0f);

@@ -10,7 +10,7 @@ GEMM_KERNELS(gemm_tile, 0)
 
 /* ---- one row ---- */
 
-enum { ROW_COLUMNS = 2 }; /* of a warp where the row is normed: rows of 4096 at most */
+enum { ROW_COLUMNS = 2 }; /* of a warp in registers: rows of 4096 where a norm needs all of them first */
 
 struct x_row {
     const struct gemm_args &p;
@@ -135,31 +135,78 @@ struct x_row {
         __syncthreads();
     }
 
-    __device__ __forceinline__ void begin()
+    /* Eight of the norm's weights. */
+    __device__ __forceinline__ void weights(uint32_t at, float w[8]) const
+    {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            w[j] = 1.0f;
+        if (p.in.norm.w && at < p.k)
+            load8(p.in.norm.w + at, 8, true, w);
+    }
+
+    /* A column of the row times the norm's weights; -> the sum of its squares. */
+    __device__ __forceinline__ float weigh(uint32_t c, float v[8], const float w[8])
+    {
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            sum += v[j] * v[j];
+            v[j] *= w[j];
+        }
+        if (c < columns())
+            row_put(room + c * ROW_COLUMN, v);
+        return sum;
+    }
+
+    /* The norm of squares is a factor of the whole row: the results are multiplied with it (scale), not the row. */
+    __device__ __forceinline__ void squares()
+    {
+        const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < ROW_COLUMNS; i++)
+            weights(at_of(i), w[i]);
+        wait();
+#pragma unroll
+        for (int i = 0; i < ROW_COLUMNS; i++)
+            load8(p.in.x + at_of(i), at_of(i) < p.k ? 8 : 0, true, v[i]);
+#pragma unroll
+        for (int i = 0; i < ROW_COLUMNS; i++)
+            sum += weigh(warp + warps * i, v[i], w[i]);
+        for (uint32_t c = warp + warps * ROW_COLUMNS; c < columns(); c += warps) {
+            const uint32_t at = 256 * c + threadIdx.x % 32 * 8;
+            weights(at, w[0]);
+            load8(p.in.x + at, at < p.k ? 8 : 0, true, v[0]);
+            sum += weigh(c, v[0], w[0]);
+        }
+        sum = warp_sum(sum);
+        if (threadIdx.x % 32 == 0)
+            sums[warp] = sum;
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ float scale() const
+    {
+        const float sum = threadIdx.x % 32 < blockDim.x / 32 ? sums[threadIdx.x % 32] : 0.0f;
+        return rsqrtf(warp_sum(sum) / (float)p.k + p.in.norm.eps);
+    }
+
+    /* Whether results still lack the norm's factor. */
+    __device__ __forceinline__ bool scales() const
+    {
+        return p.in.norm.kind == NORM_RMS && !p.in.norm.b && !p.in.gate.gate;
+    }
+
+    /* A norm with a mean or a bias. */
+    __device__ __forceinline__ void normed()
     {
         const struct gemm_in &in = p.in;
-        if (in.parts.part) {
-            join_all();
-            return;
-        }
-        if (in.gate.gate) {
-            gate_all();
-            return;
-        }
-        if (in.norm.kind == NORM_NONE) {
-            copy();
-            return;
-        }
         const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
         float v[ROW_COLUMNS][8], w[ROW_COLUMNS][8], sum = 0.0f, mean = 0.0f, scale = 1.0f;
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
-            if (in.norm.w && at_of(i) < p.k)
-                load8(in.norm.w + at_of(i), 8, true, w[i]);
-            else
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    w[i][j] = 1.0f;
+            weights(at_of(i), w[i]);
         wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
@@ -194,6 +241,20 @@ struct x_row {
             row_put(room + c * ROW_COLUMN, v[i]);
         }
         __syncthreads();
+    }
+
+    __device__ __forceinline__ void begin()
+    {
+        if (p.in.parts.part)
+            join_all();
+        else if (p.in.gate.gate)
+            gate_all();
+        else if (p.in.norm.kind == NORM_NONE)
+            copy();
+        else if (scales())
+            squares();
+        else
+            normed();
     }
 };
 
@@ -256,18 +317,20 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     float acc[2] = {0.0f, 0.0f};
     struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
     struct tile_ahead ahead(fmt, tiles);
+    args_ahead(p);
     x.begin(); /* in one place for all forms: its code is large */
     const bool convolves = stores && p.conv.w && &to_seg == &p.seg[p.conv.seg];
     struct row_conv conv;
     if (convolves)
         conv.load(p.conv, n);
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
+    const float scale = x.scales() ? x.scale() : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
         acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
         if (t == 0)
-            room[warp][g + 8 * i][0] = acc[i];
+            room[warp][g + 8 * i][0] = acc[i] * scale;
     }
     __syncthreads();
     if (p.paired)
@@ -275,8 +338,10 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     if (!stores)
         return;
     float y = bias;
-    for (uint32_t j = 0; j < p.split; j++)
-        y += room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0];
+    /* all loads at once: one after the other they take longer than the rest of this */
+#pragma unroll
+    for (uint32_t j = 0; j < GEMM_DEEP; j++)
+        y += j < p.split ? room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0] : 0.0f;
     y = y * p.scale + x.more;
     to_seg.y[n] = y;
     if (convolves)

@@ -5,6 +5,7 @@
 #include "device/cuda/timing.h"
 #include "device/device.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,12 +68,17 @@ static const struct kernel_row rows[] = {
     {K_ATTN_FAR + 1, MODULE_ATTN, SHARED_ALL, "attn_far_96"},
     {K_ATTN_FAR + 2, MODULE_ATTN, SHARED_ALL, "attn_far_128"},
     {K_ATTN_FAR + 3, MODULE_ATTN, SHARED_ALL, "attn_far_256"},
+    {K_ATTN_ROW + 0, MODULE_ATTN, SHARED_MORE, "attn_row_64"},
+    {K_ATTN_ROW + 1, MODULE_ATTN, SHARED_MORE, "attn_row_96"},
+    {K_ATTN_ROW + 2, MODULE_ATTN, SHARED_MORE, "attn_row_128"},
+    {K_ATTN_ROW + 3, MODULE_ATTN, SHARED_MORE, "attn_row_256"},
     {K_ATTN_PREFILL + 0, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_64"},
     {K_ATTN_PREFILL + 1, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_96"},
     {K_ATTN_PREFILL + 2, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_128"},
     {K_ATTN_PREFILL + 3, MODULE_ATTN_PREFILL, SHARED_MOST, "attn_prefill_256"},
     {K_ATTN_WIDE + 0, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_64"},
-    {K_ATTN_WIDE + 1, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_128"},
+    {K_ATTN_WIDE + 1, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_96"},
+    {K_ATTN_WIDE + 2, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_128"},
     {K_ATTN_JOIN, MODULE_ATTN_PREFILL, SHARED_USUAL, "attn_join"},
     {K_ROUTER + 0, MODULE_MOE, SHARED_USUAL, "moe_router"},
     {K_ROUTER + 1, MODULE_MOE, SHARED_USUAL, "moe_router_8"},
@@ -110,6 +116,9 @@ static const struct kernel_row rows[] = {
     {K_SCAN_ERASE + 3, MODULE_STATE, SHARED_USUAL, "scan_erase_8"},
     {K_SCAN_ERASE + 4, MODULE_STATE, SHARED_USUAL, "scan_erase_16"},
     {K_SCAN_ERASE + 5, MODULE_STATE, SHARED_USUAL, "scan_erase_32"},
+    {K_CELL + CELL_LRU, MODULE_STATE, SHARED_USUAL, "cell_lru"},
+    {K_CELL + CELL_AVERAGE, MODULE_STATE, SHARED_USUAL, "cell_average"},
+    {K_CELL + CELL_GATES, MODULE_STATE, SHARED_USUAL, "cell_gates"},
     {K_GATE, MODULE_STATE, SHARED_USUAL, "gate_rows"},
     {K_LORA_DOWN, MODULE_LORA, SHARED_USUAL, "lora_down"},
     {K_LORA_UP, MODULE_LORA, SHARED_USUAL, "lora_up"},
@@ -343,14 +352,63 @@ void gpu_close(struct gpu *g)
     mem_free(g);
 }
 
+/* ---- memory ---- */
+
+static struct {
+    pthread_mutex_t mutex;
+    struct gpu_spare *first;
+} spares = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+void gpu_spare_add(struct gpu_spare *s)
+{
+    pthread_mutex_lock(&spares.mutex);
+    s->next = spares.first;
+    spares.first = s;
+    pthread_mutex_unlock(&spares.mutex);
+}
+
+void gpu_spare_remove(struct gpu_spare *s)
+{
+    pthread_mutex_lock(&spares.mutex);
+    struct gpu_spare **at = &spares.first;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
+    pthread_mutex_unlock(&spares.mutex);
+}
+
+uint64_t gpu_spare_bytes(int card)
+{
+    uint64_t bytes = 0;
+    pthread_mutex_lock(&spares.mutex);
+    for (struct gpu_spare *s = spares.first; s; s = s->next)
+        bytes += s->card == card ? atomic_load(&s->bytes) : 0;
+    pthread_mutex_unlock(&spares.mutex);
+    return bytes;
+}
+
 int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e)
 {
     size_t available = 0, total = 0;
     if (gpu_alive(g, e) || gpu_check(g, g->cu->mem_info(&available, &total), "asking for free memory", e))
         return -1;
-    *bytes = g->limit && g->limit < g->taken + available ? (g->limit > g->taken ? g->limit - g->taken : 0)
-                                                         : available;
+    const uint64_t room = available + gpu_spare_bytes(g->card);
+    *bytes = g->limit && g->limit < g->taken + room ? (g->limit > g->taken ? g->limit - g->taken : 0) : room;
     return 0;
+}
+
+void gpu_make_room(struct gpu *g, uint64_t bytes)
+{
+    size_t available = 0, total = 0;
+    pthread_mutex_lock(&spares.mutex);
+    const uint64_t own = g->spare ? atomic_load(&g->spare->bytes) : 0, all = g->taken + own + bytes;
+    if (own && g->limit && all > g->limit)
+        g->spare->give(g->spare, all - g->limit);
+    for (struct gpu_spare *s = spares.first; s; s = s->next)
+        if (s->card == g->card && atomic_load(&s->bytes) && g->cu->mem_info(&available, &total) == CU_OK &&
+            available < bytes)
+            s->give(s, bytes - available);
+    pthread_mutex_unlock(&spares.mutex);
 }
 
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
@@ -365,6 +423,7 @@ cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
                 (double)bytes / 1e6, (double)may / 1e6, g->limit ? " within the limit" : "");
         return 0;
     }
+    gpu_make_room(g, bytes);
     if (gpu_check(g, g->cu->mem_alloc(&p, bytes), "taking memory", e)) {
         err_prefix(e, "%s, %.1f MB of GPU memory", what, (double)bytes / 1e6);
         return 0;
@@ -379,6 +438,42 @@ void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes)
         return;
     g->cu->mem_free(p);
     g->taken -= bytes ? bytes : 16;
+}
+
+static struct cu_mem_location gpu_location(const struct gpu *g)
+{
+    return (struct cu_mem_location){.type = CU_LOCATION_DEVICE, .id = g->card};
+}
+
+bool gpu_can_map(struct gpu *g)
+{
+    const struct cu_mem_prop prop = {.type = CU_MEM_PINNED, .location = gpu_location(g)};
+    size_t granule = 0;
+    int can = 0;
+    return g->cu->device_attribute(&can, CU_ATTR_VIRTUAL_MEMORY, g->card) == CU_OK && can &&
+           g->cu->mem_granularity(&granule, &prop, 0) == CU_OK && granule && GPU_GRANULE % granule == 0;
+}
+
+int gpu_map(struct gpu *g, cu_ptr at, uint64_t bytes, const char *what, struct err *e)
+{
+    const struct cu_mem_prop prop = {.type = CU_MEM_PINNED, .location = gpu_location(g)};
+    const struct cu_mem_access access = {.location = gpu_location(g), .flags = CU_ACCESS_READ_WRITE};
+    uint64_t handle = 0;
+    int r = g->cu->mem_create(&handle, bytes, &prop, 0);
+    if (r == CU_OUT_OF_MEMORY)
+        return err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, and none is free", what,
+                       1e-6 * (double)bytes);
+    if (gpu_check(g, r, "taking memory", e))
+        return -1;
+    r = g->cu->mem_map(at, bytes, 0, handle, 0);
+    g->cu->mem_release(handle); /* the mapping holds it */
+    if (gpu_check(g, r, "mapping memory", e))
+        return -1;
+    if (gpu_check(g, g->cu->mem_access(at, bytes, &access, 1), "mapping memory", e)) {
+        g->cu->mem_unmap(at, bytes);
+        return -1;
+    }
+    return 0;
 }
 
 void *gpu_pinned(struct gpu *g, uint64_t bytes, struct err *e)

@@ -6,6 +6,7 @@
 #include "device/cuda/driver.h"
 #include "device/cuda/params.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 
 /* The products come in fours, for up to 8, 16, 32 and 64 streams, in the order of enum fmt. */
@@ -62,9 +63,10 @@ enum gpu_kernel {
     K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_FAR = K_ATTN_FEW + 4,    /* the same with more keys in flight */
-    K_ATTN_PREFILL = K_ATTN_FAR + 4,
-    K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0, 1: head sizes 64, 128, by wgmma */
-    K_ATTN_JOIN = K_ATTN_WIDE + 2,
+    K_ATTN_ROW = K_ATTN_FAR + 4,    /* one row, which finishes its heads itself */
+    K_ATTN_PREFILL = K_ATTN_ROW + 4,
+    K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0 to 2: head sizes 64, 96, 128, by wgmma */
+    K_ATTN_JOIN = K_ATTN_WIDE + 3,
     K_ROUTER, /* + 0..2: up to 32 rows, up to 64, more */
     K_ROUTE = K_ROUTER + 3,
     K_GROUP,
@@ -78,7 +80,8 @@ enum gpu_kernel {
     K_SCAN_EACH = K_SCAN + 6,           /* a decay for each key */
     K_SCAN_CHANNELS = K_SCAN_EACH + 6,  /* states that are vectors */
     K_SCAN_ERASE = K_SCAN_CHANNELS + 6, /* rows that erase, and a decay for each key */
-    K_GATE = K_SCAN_ERASE + 6,
+    K_CELL = K_SCAN_ERASE + 6,          /* + enum cell_kind */
+    K_GATE = K_CELL + 3,
     K_LORA_DOWN,
     K_LORA_UP,
     K_EACH,
@@ -107,11 +110,12 @@ struct gpu {
     void *module[MODULE_COUNT];
     void *kernel[K_COUNT];
     struct gpu_profile profile;
-    bool plain_launch;  /* no programmatic dependent launch (below sm_90) */
-    int lost;           /* the driver's error code once the card is lost */
-    uint64_t taken;     /* bytes of device memory that are ours */
-    uint64_t limit;     /* at most; 0 = what is free */
-    uint64_t launches;  /* so far */
+    bool plain_launch;       /* no programmatic dependent launch (below sm_90) */
+    int lost;                /* the driver's error code once the card is lost */
+    uint64_t taken;          /* bytes of device memory that are ours, without what is only held to spare */
+    struct gpu_spare *spare; /* ours; NULL: there is none */
+    uint64_t limit;          /* at most; 0 = what is free */
+    uint64_t launches;       /* so far */
     int shared_percent; /* of an SM's memory that launches want as shared memory; 0: as each kernel has it */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
     cu_ptr split_k;            /* of split-K: counters of blocks, then room for partial sums */
@@ -128,10 +132,34 @@ int gpu_alive(const struct gpu *g, struct err *e);
  * be the one that uses it. */
 int gpu_enter(struct gpu *g, struct err *e);
 
-/* What can still be taken. */
+/* ---- memory ---- */
+
+/* What holds memory of a card only as long as nothing else needs it (copies.h). */
+struct gpu_spare {
+    int card;
+    _Atomic uint64_t bytes; /* that it holds */
+    /* Frees at least `bytes` of them, or all it holds if that is less. Any thread may call it. */
+    void (*give)(struct gpu_spare *s, uint64_t bytes);
+    struct gpu_spare *next;
+};
+void gpu_spare_add(struct gpu_spare *s);
+void gpu_spare_remove(struct gpu_spare *s);
+/* What all of them hold of a card. */
+uint64_t gpu_spare_bytes(int card);
+/* What can still be allocated, memory that gpu_spare holds included. */
 int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e);
+/* Call it before an allocation: if fewer than `bytes` are free, frees memory that gpu_spare holds. */
+void gpu_make_room(struct gpu *g, uint64_t bytes);
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
+/* Memory behind reserved addresses, in granules; ERR_RESOURCE: none is left. Not every card can. */
+#define GPU_GRANULE ((uint64_t)2 << 20)
+static inline uint64_t gpu_granules(uint64_t bytes)
+{
+    return (bytes + GPU_GRANULE - 1) / GPU_GRANULE * GPU_GRANULE;
+}
+bool gpu_can_map(struct gpu *g);
+int gpu_map(struct gpu *g, cu_ptr at, uint64_t bytes, const char *what, struct err *e);
 void *gpu_pinned(struct gpu *g, uint64_t bytes, struct err *e);
 void gpu_pinned_free(struct gpu *g, void *p);
 

@@ -218,12 +218,21 @@ static uint32_t *plain_rows(struct launch *l)
     }
 }
 
-/* cuBLASLt looks for an algorithm for every number of rows, so there are few of them. The rows behind the last one are
- * of no use, and within the list's. */
-static uint32_t blas_rows(const struct launch *l, uint32_t m)
+uint32_t launch_blas_rows(uint32_t m)
 {
-    const uint32_t unit = m > 512 ? 128 : m > 128 ? 64 : 16, up = (m + unit - 1) / unit * unit;
-    return up < l->m ? up : m > l->m ? m : l->m;
+    const uint32_t unit = m > 512 ? 128 : m > 128 ? 64 : 16;
+    return (m + unit - 1) / unit * unit;
+}
+
+/* Rounded up, within what there is room for: the rows behind the last one are of no use. */
+static uint32_t blas_rows(const struct launch *l, uint32_t m, const struct launch_limits *limits)
+{
+    const bool step = l->rows.of == ROWS_STEP && !l->rows.first && limits->rows;
+    const uint32_t room = !step                         ? l->m
+                          : limits->rows < l->rows.most ? limits->rows
+                                                        : l->rows.most,
+                   up = launch_blas_rows(m);
+    return up < room ? up : m > room ? m : room;
 }
 
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits)
@@ -249,11 +258,17 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
     case ARGS_LATENT:
         bind_latent(l, m, s);
         break;
+    case ARGS_ATTN_ROW:
+        l->a.attn_row.qkv.m = m;
+        l->a.attn_row.qkv.meta = s->meta;
+        l->a.attn_row.qkv.kv.table = table_of(l, &s->meta);
+        bind_attn(l, m, s, limits);
+        break;
     case ARGS_ATTN:
         bind_attn(l, m, s, limits);
         break;
     case ARGS_BLAS:
-        l->a.blas.m = m ? blas_rows(l, m) : 0;
+        l->a.blas.m = m ? blas_rows(l, m, limits) : 0;
         break;
     case ARGS_GROUP:
         bind_group(l, m);
@@ -263,6 +278,9 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
         break;
     case ARGS_SCAN:
         l->a.scan.meta = s->meta;
+        break;
+    case ARGS_CELL:
+        l->a.cell.meta = s->meta;
         break;
     case ARGS_LORA:
         bind_lora(l, m, s);

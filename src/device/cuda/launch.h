@@ -34,6 +34,7 @@ enum launch_args {
     ARGS_QKV,
     ARGS_LATENT,
     ARGS_ATTN,
+    ARGS_ATTN_ROW,
     ARGS_ROUTER,
     ARGS_ROUTE,
     ARGS_GROUP,
@@ -41,6 +42,7 @@ enum launch_args {
     ARGS_MOE_ROW,
     ARGS_CONV,
     ARGS_SCAN,
+    ARGS_CELL,
     ARGS_GATE,
     ARGS_LORA,
     ARGS_DEQUANT,
@@ -127,6 +129,7 @@ union launch_params {
     struct qkv_args qkv;
     struct latent_args latent;
     struct attn_args attn;
+    struct attn_row_args attn_row;
     struct router_args router;
     struct route_args route;
     struct group_args group;
@@ -134,6 +137,7 @@ union launch_params {
     struct moe_row_args moe_row;
     struct conv_args conv;
     struct scan_args scan;
+    struct cell_args cell;
     struct gate_args gate;
     struct map_args map;
     struct mix_args mix;
@@ -205,8 +209,11 @@ struct launch_limits {
     const struct gpu_profile *card;
     uint64_t part_floats; /* of attention's parts */
     bool no_wide;         /* attention without wgmma */
+    uint32_t rows;        /* that scratch has; 0: as many as the list */
 };
 
+/* Rows that cuBLASLt is called with for m: it looks for an algorithm for every number of them, so these are few. */
+uint32_t launch_blas_rows(uint32_t m);
 /* How many rows a launch has in this step. */
 uint32_t launch_rows(const struct launch_rows *r, const struct meta *m);
 void launch_bind(struct launch *l, const struct launch_step *s, const struct launch_limits *limits);

@@ -31,7 +31,8 @@ enum {
 struct group_kv {
     struct kv_group shape;
     cu_ptr base;
-    uint64_t bytes, page_bytes, layer_bytes;
+    uint64_t bytes, page_bytes; /* of all pages; of one, with all layers one after the other */
+    uint64_t layer_bytes;       /* of a layer in a page */
     uint32_t type, k_row, v_row;
 };
 

@@ -100,7 +100,7 @@ static bool adapts(const struct lowering *b, const struct op_moe *o)
 
 static const struct norm *router_norm(const struct op_moe *o)
 {
-    return o->router_norm.kind ? &o->router_norm : &o->norm;
+    return moe_routes_apart(o) ? &o->router_norm : &o->norm;
 }
 
 /* What the router sees: the experts' input, or another. */
@@ -189,7 +189,7 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
                            .bias = vector_of(b, o->router.bias),
                            .scale = 1.0f};
     lower_rows(b, &norm, seen.from, span_of(PLACE_Z),
-               o->router_norm.kind ? "norm, for the router" : "norm, for router and experts");
+               moe_routes_apart(o) ? "norm, for the router" : "norm, for router and experts");
     lower_float(b, &r, o->router.adapter, &in, span_of(PLACE_ROUTE), "router, in float");
     if (o->shared_router) {
         r.w = *mat_of(b, o->shared_router);
@@ -198,7 +198,7 @@ static void put_normed(struct lowering *b, const struct op_moe *o, const struct 
         lower_float(b, &r, o->shared_router_adapter, &in, span_of(PLACE_ROUTE),
                     "weight of the shared expert");
     }
-    if (o->router_norm.kind) {
+    if (moe_routes_apart(o)) {
         norm = (struct pack_args){.x = x->x,
                                   .ldx = x->ldx,
                                   .k = x->k,

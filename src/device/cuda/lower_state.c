@@ -49,11 +49,12 @@ static uint32_t scan_keys(const struct op_scan *o)
 }
 
 /* Floats that an operation keeps of a sequence: a convolution its last columns, (cols - 1, channels), a recurrence
- * (heads, v_dim, keys). */
+ * (heads, v_dim, keys) or (cell_kept, channels). */
 static uint64_t kept_floats(const struct op *o)
 {
     const uint64_t n = o->kind == OP_CONV   ? (uint64_t)(o->conv.cols - 1) * o->conv.channels
                        : o->kind == OP_SCAN ? (uint64_t)o->scan.heads * o->scan.v_dim * scan_keys(&o->scan)
+                       : o->kind == OP_CELL ? (uint64_t)o->cell.channels * cell_kept(o->cell.kind)
                                             : 0;
     return (n + 3) / 4 * 4;
 }
@@ -141,8 +142,8 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
                             : o->erase.buffer ? K_SCAN_ERASE
                             : o->decay_each   ? K_SCAN_EACH
                                               : K_SCAN,
-                   blocks =
-                       by_channel ? gpu_blocks(o->heads, columns) : o->heads * gpu_blocks(o->v_dim, columns);
+                   blocks = by_channel ? o->k_heads * gpu_blocks(o->heads / o->k_heads, columns)
+                                       : o->heads * gpu_blocks(o->v_dim, columns);
     struct launch *l = lowering_add(b, kernel + lanes, ARGS_SCAN, gpu_grid(blocks, 0, 1, SCAN_THREADS, 0),
                                     "the recurrence, columns of the state in registers");
     lowering_grid_rows(l, GRID_SEQS, 1);
@@ -161,6 +162,11 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
                                    .ldw = buffer_ld(b, o->write),
                                    .lde = buffer_ld(b, o->erase),
                                    .ldr = buffer_ld(b, o->rate),
+                                   .size = buffer_at(b, o->size),
+                                   .lds = buffer_ld(b, o->size),
+                                   .least = buffer_at(b, o->least),
+                                   .ldl = buffer_ld(b, o->least),
+                                   .size_eps = o->size_eps,
                                    .ldo = buffer_ld(b, o->out),
                                    .q_norm = norm_of(b, &o->q_norm),
                                    .k_norm = norm_of(b, &o->k_norm),
@@ -171,10 +177,13 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
                                    .k_dim = o->k_dim,
                                    .v_dim = o->v_dim,
                                    .keys = scan_keys(o),
+                                   .sharing = o->sharing ? o->sharing : 1,
                                    .tiled = o->tiled,
                                    .delta = o->delta,
                                    .decay_each = o->decay_each,
                                    .by_channel = by_channel,
+                                   .before = o->before,
+                                   .rest = o->rest,
                                    .decay_kind = o->decay_kind,
                                    .a = vector_of(b, o->a),
                                    .lda = mat_of(b, o->a)->stride / sizeof(float),
@@ -188,6 +197,34 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
     l->reads[0] = buffer_span(o->v);
     l->reads[1] = buffer_span(o->decay.buffer ? o->decay : o->write);
     l->reads[2] = span_of(PLACE_STATE);
+    l->reads[3] = buffer_span(o->size);
+    l->writes[0] = buffer_span(o->out);
+    l->writes[1] = span_of(PLACE_STATE);
+}
+
+void lower_cell(struct lowering *b, const struct op_cell *o)
+{
+    struct launch *l = lowering_add(b, K_CELL + o->kind, ARGS_CELL,
+                                    gpu_grid(gpu_blocks(o->channels, CELL_THREADS), 0, 1, CELL_THREADS, 0),
+                                    "the recurrence, a channel a thread");
+    lowering_grid_rows(l, GRID_SEQS, 1);
+    l->a.cell = (struct cell_args){.x = buffer_at(b, o->in),
+                                   .gate = buffer_at(b, o->gate),
+                                   .decay = buffer_at(b, o->decay),
+                                   .ldx = buffer_ld(b, o->in),
+                                   .ldg = buffer_ld(b, o->gate),
+                                   .ldd = buffer_ld(b, o->decay),
+                                   .y = buffer_at(b, o->out),
+                                   .ldy = buffer_ld(b, o->out),
+                                   .a = vector_of(b, o->a),
+                                   .gate_bias = vector_of(b, o->gate_bias),
+                                   .decay_bias = vector_of(b, o->decay_bias),
+                                   .channels = o->channels,
+                                   .state = state_of(b, o->state)};
+    l->reads[0] = buffer_span(o->gate);
+    l->reads[1] = buffer_span(o->in);
+    l->reads[2] = span_of(PLACE_STATE);
+    l->reads[3] = buffer_span(o->decay);
     l->writes[0] = buffer_span(o->out);
     l->writes[1] = span_of(PLACE_STATE);
 }

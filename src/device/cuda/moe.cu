@@ -76,6 +76,7 @@ static __device__ __forceinline__ void router_rows(const struct router_args &p, 
         for (int i = 0; i < AHEAD; i++)
             w[i] = mul4(w[i], v[i]);
     }
+    args_ahead(p);
     dep_wait();
 #pragma unroll 1
     for (uint32_t row = first; row < end; row++) {

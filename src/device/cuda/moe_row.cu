@@ -77,6 +77,7 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     const struct row_pair mine(p, min(blockIdx.x * p.pairs + strip / kinds, p.pairs_all - 1)), last(p, at);
     float v[8], w[8];
     row_load(p.norm.w + own, p.norm.w && own < p.k, w);
+    args_ahead(p);
     dep_wait();
     dep_launch(); /* not before: the successor reads the logits without waiting for this kernel */
     row_load(p.x + blockIdx.y * p.ldx + own, own < p.k, v);
@@ -170,6 +171,7 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
     __syncthreads();
     const float alone = !shared ? 0.0f : p.shared_gate ? 1.0f / (1.0f + expf(-c.shared)) : 1.0f;
     uint8_t *x = row_room + warp * most * ROW_COLUMN;
+    args_ahead(p);
     dep_wait();
 #pragma unroll 1
     for (uint32_t i = from; i < to; i++) {

@@ -307,6 +307,13 @@ struct attn_args {
     struct meta meta;
 };
 
+/* Attention of one row that finishes its heads itself: those of a group, K and V, a warp each. */
+enum { ATTN_ROW_WARPS = 10 };
+struct attn_row_args {
+    struct attn_args attn;
+    struct qkv_args qkv;
+};
+
 /* Latent attention: q (m, heads, nope + R) and c (m, L + R) after their products. */
 struct latent_args {
     float *q;
@@ -383,8 +390,8 @@ struct map_args {
 
 /* struct op_mix of device/plan.h. */
 struct mix_args {
-    const float *base, *in, *coef; /* base, coef: or NULL */
-    uint64_t ldb, ldi, ldc;
+    const float *base, *in, *coef, *fixed; /* all but in: or NULL */
+    uint64_t ldb, ldi, ldc, ldf;
     uint32_t outs, ins, n, m;
     float bias;
     uint32_t pad;
@@ -511,17 +518,33 @@ enum { SCAN_THREADS = 128, SCAN_EACH = 16, SCAN_KEYS_MOST = 32 * SCAN_EACH };
 
 /* struct op_scan of plan.h. The state: (heads, v_dim, keys), keys is k_dim rounded up to four. */
 struct scan_args {
-    const float *q, *k, *v, *decay, *write, *erase, *rate; /* from decay on: or NULL */
-    uint64_t ldq, ldk, ldv, ldd, ldw, lde, ldr;
+    const float *q, *k, *v, *decay, *write, *erase, *rate, *size, *least; /* from decay on: or NULL */
+    uint64_t ldq, ldk, ldv, ldd, ldw, lde, ldr, lds, ldl;
     float *out;
     uint64_t ldo;
     struct norm_args q_norm, k_norm;
     float q_scale, k_scale;
     uint32_t heads, k_heads, k_dim, v_dim, keys;
-    uint32_t tiled, delta, decay_each, by_channel, decay_kind;
+    uint32_t sharing; /* heads of a k and v, at least 1 */
+    uint32_t tiled, delta, decay_each, by_channel, before, rest, decay_kind;
+    float size_eps;
     const float *a, *bias, *skip; /* bias, skip: or NULL */
     uint64_t lda;                 /* of a, where states are vectors */
     float dt_least, dt_most, bound, write_scale;
+    struct state_view state;
+    struct meta meta;
+};
+
+enum { CELL_THREADS = 64, CELL_ROWS = 8 }; /* CELL_ROWS: rows in flight */
+
+/* struct op_cell of plan.h. The state: (cell_kept, channels). */
+struct cell_args {
+    const float *x, *gate, *decay; /* NULL where the kind has none */
+    uint64_t ldx, ldg, ldd;
+    float *y;
+    uint64_t ldy;
+    const float *a, *gate_bias, *decay_bias; /* or NULL */
+    uint32_t channels, pad;
     struct state_view state;
     struct meta meta;
 };

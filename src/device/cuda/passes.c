@@ -371,6 +371,32 @@ void pass_attention_packs(const struct lower *l, const struct step_class *c, str
     }
 }
 
+enum { HEADS_SPLITS_MOST = 1 };
+
+void pass_finish_heads(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    for (uint32_t i = 0; i + 1 < list->count && c->single && c->rows == 1; i++) {
+        const struct launch *heads = &list->all[i];
+        struct launch *a = &list->all[i + 1];
+        const struct qkv_args *q = &heads->a.qkv;
+        /* blocks that share keys would repeat it; with more stages, one block less fits on an SM */
+        const bool few =
+            a->kernel >= K_ATTN_FEW && a->kernel < K_ATTN_FEW + 4 && a->a.attn.splits <= HEADS_SPLITS_MOST;
+        if (heads->args != ARGS_QKV || a->args != ARGS_ATTN || !few || a->a.attn.q != q->out ||
+            q->k_heads != q->kv.heads || q->kv.base != a->a.attn.kv.base ||
+            read_later(l->plan, a->op, heads->writes[0].buffer))
+            continue;
+        a->kernel = (uint16_t)(K_ATTN_ROW + (a->kernel - K_ATTN_FEW));
+        a->args = ARGS_ATTN_ROW;
+        const uint32_t warps = q->heads / q->kv.heads + 2;
+        a->grid.threads = 32 * warps > a->grid.threads ? 32 * warps : a->grid.threads;
+        a->a.attn_row.qkv = *q;
+        a->reads[0] = heads->reads[0];
+        a->why = "one row: finishes its heads itself";
+        launch_remove(list, i);
+    }
+}
+
 /* ---- sums and norms ---- */
 
 static bool sums_for(const struct launch *tail, const struct launch *rows)
@@ -561,6 +587,8 @@ void passes_run(const struct lower *l, const struct step_class *c, struct launch
         pass_conv_results(l, c, list);
     }
     pass_attention_packs(l, c, list);
+    if (!l->options.no_fuse)
+        pass_finish_heads(l, c, list);
     pass_direct_results(l, c, list);
     pass_cut_rows(l, c, list);
     pass_choose_kernels(l, c, list);

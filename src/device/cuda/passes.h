@@ -21,6 +21,8 @@ void pass_gate_input(const struct lower *l, const struct step_class *c, struct l
 void pass_conv_results(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* Attention packs its rows for the product behind it. */
 void pass_attention_packs(const struct lower *l, const struct step_class *c, struct launch_list *list);
+/* One row: attention finishes its heads of Q, K and V itself. */
+void pass_finish_heads(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* The head's product writes to the host's memory where nothing follows it. */
 void pass_direct_results(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* Products take GEMM_ROWS_MOST rows at a time. */

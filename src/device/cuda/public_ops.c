@@ -368,12 +368,12 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enu
                            .k_row = row,
                            .v_row = row};
     kv->tokens = pages * KV_PAGE;
-    k->layer_bytes = k->page_bytes * pages;
-    k->bytes = k->layer_bytes + 4ull * pages;
+    k->layer_bytes = k->page_bytes;
+    k->bytes = (k->page_bytes + sizeof *table) * pages;
     for (uint32_t i = 0; i < pages; i++)
         table[i] = (int32_t)i;
     k->base = gpu_alloc(g->g, k->bytes, "KV", &g->error);
-    kv->table = (const int32_t *)(k->base + k->layer_bytes);
+    kv->table = (const int32_t *)(k->base + k->page_bytes * pages);
     int bad = !k->base ||
               gpu_check(g->g, g->g->cu->set8(k->base, 0, k->bytes, g->g->stream), "clearing KV", &g->error) ||
               gpu_check(g->g, g->g->cu->to_device((cu_ptr)kv->table, table, 4ull * pages, g->g->stream),

@@ -23,11 +23,23 @@ static int run_one(struct replay *r, struct launch *l, const struct launch_step 
     return 0;
 }
 
+/* Whether most products of a list are those of one row with small weights. */
+static bool has_small(const struct launch_list *list)
+{
+    uint32_t small = 0, tiles = 0;
+    for (uint32_t i = 0; i < list->count; i++) {
+        small += list->all[i].kernel == K_GEMM_ONE;
+        tiles += list->all[i].kernel == K_GEMM_ROW;
+    }
+    return small > tiles;
+}
+
 int replay_list(struct replay *r, struct launch_list *list, const struct launch_step *s, uint32_t from,
                 struct err *e)
 {
-    /* the products of many rows need all of it, and an SM divides its memory again only when it is idle */
-    r->g->shared_percent = s->meta.rows > 32 && r->g->profile.wide ? 100 : 0;
+    /* the products of many rows need all of it, and an SM divides its memory again only when it is idle; those of small
+     * weights are faster so, those of tiles slower */
+    r->g->shared_percent = r->g->profile.wide && (s->meta.rows > 32 || has_small(list)) ? 100 : 0;
     for (uint32_t i = 0; i < list->count; i++) {
         struct launch *l = &list->all[i];
         launch_bind(l, s, &r->limits);

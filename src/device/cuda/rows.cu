@@ -1,5 +1,5 @@
 /* Operations on rows: norms, packing, activations, tails, embeddings, what follows Q/K/V. */
-#include "device/cuda/common.cuh"
+#include "device/cuda/qkv.cuh"
 #include "device/device.h"
 
 struct stat {
@@ -185,6 +185,38 @@ extern "C" __global__ void __launch_bounds__(1024) norm_sum_4(const __grid_const
     norm_pack_body<4, true>(p);
 }
 
+/* What most rows want has code of its own: code that runs once a launch has to be fetched, and that of all activations for
+ * eight values at once is long. ACTS_COPY: the product has applied the activation. */
+enum acts { ACTS_ANY, ACTS_COPY, ACTS_SILU };
+
+static __device__ __forceinline__ enum acts acts_of(const struct act_args &p)
+{
+    if (p.xielu || p.up_bias || p.gate_bias)
+        return ACTS_ANY;
+    if (p.gate)
+        return p.act == ACT_SILU ? ACTS_SILU : ACTS_ANY;
+    return p.act == ACT_NONE && !p.row_scale ? ACTS_COPY : ACTS_ANY;
+}
+
+template <enum acts ACTS>
+static __device__ __forceinline__ void act_eight(const struct act_args &p, uint64_t row, float rs, uint32_t at,
+                                                 bool aligned, float v[8])
+{
+    const uint32_t left = at < p.k ? p.k - at : 0;
+    if (ACTS == ACTS_ANY) {
+        act8(p, row, rs, at, aligned, v);
+        return;
+    }
+    load8(p.up + row * p.ld + at, left, aligned, v);
+    if (ACTS == ACTS_COPY)
+        return;
+    float g[8];
+    load8(p.gate + row * p.ld + at, left, aligned, g);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = act_one(ACT_SILU, g[j] * rs) * (v[j] * rs);
+}
+
 /* Packed: a warp per 256 values, blockIdx.y the row. */
 extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant__ struct act_args p)
 {
@@ -193,14 +225,19 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
     const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
     if (c >= columns || (p.slot_row && p.slot_row[row] < 0))
         return;
+    const uint32_t at = 256 * c + 8 * (threadIdx.x % 32);
     float v[8];
-    act8(p, row, p.row_scale ? p.row_scale[row] : 1.0f, 256 * c + 8 * (threadIdx.x % 32), act_aligned(p), v);
+    if (acts_of(p) == ACTS_COPY)
+        act_eight<ACTS_COPY>(p, row, 1.0f, at, act_aligned(p), v);
+    else
+        act_eight<ACTS_ANY>(p, row, p.row_scale ? p.row_scale[row] : 1.0f, at, act_aligned(p), v);
     pack_warp(p.out, columns, row, c, v);
 }
 
 enum { ACT_AHEAD = 2 };
 
 /* A row as fp16, times s; its largest value. A thread has ACT_AHEAD times eight values on their way at once. */
+template <enum acts ACTS>
 static __device__ __forceinline__ float act_half(const struct act_args &p, uint32_t row, float rs, bool aligned,
                                                  float s)
 {
@@ -209,7 +246,7 @@ static __device__ __forceinline__ float act_half(const struct act_args &p, uint3
         float v[ACT_AHEAD][8];
 #pragma unroll
         for (int i = 0; i < ACT_AHEAD; i++)
-            act8(p, row, rs, from + 8 * ACT_THREADS * i, aligned, v[i]);
+            act_eight<ACTS>(p, row, rs, from + 8 * ACT_THREADS * i, aligned, v[i]);
 #pragma unroll
         for (int i = 0; i < ACT_AHEAD; i++) {
             const uint32_t at = from + 8 * ACT_THREADS * i;
@@ -234,10 +271,14 @@ extern "C" __global__ void __launch_bounds__(ACT_THREADS)
     const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
     const bool aligned = act_aligned(p);
     if (p.out.half) {
-        const float max = block_max(act_half(p, row, rs, aligned, 1.0f), room);
+        const enum acts acts = acts_of(p);
+        const float max = block_max(acts == ACTS_COPY   ? act_half<ACTS_COPY>(p, row, rs, aligned, 1.0f)
+                                    : acts == ACTS_SILU ? act_half<ACTS_SILU>(p, row, rs, aligned, 1.0f)
+                                                        : act_half<ACTS_ANY>(p, row, rs, aligned, 1.0f),
+                                    room);
         const float s = max > 32768.0f ? pack_scale(max) : 1.0f;
         if (s != 1.0f) /* rare: once more, scaled (every thread overwrites what it wrote) */
-            act_half(p, row, rs, aligned, s);
+            act_half<ACTS_ANY>(p, row, rs, aligned, s);
         if (threadIdx.x == 0)
             p.out.half_scale[row] = 1.0f / s;
     }
@@ -357,197 +398,6 @@ extern "C" __global__ void __launch_bounds__(256) finish_logits(const __grid_con
     *y = p.softcap > 0.0f ? p.softcap * tanhf(v / p.softcap) : v;
 }
 
-static __device__ __forceinline__ float rope_angle(const float *freqs, uint32_t dims, uint32_t pos,
-                                                   const int32_t *axes, uint32_t pair)
-{
-    if (!axes)
-        return (float)pos * freqs[pair];
-    const uint32_t half = dims / 2;
-    return (float)axes[0] * freqs[pair] + (float)axes[1] * freqs[half + pair] +
-           (float)axes[2] * freqs[2 * half + pair];
-}
-
-/* The angles of a lane's first pairs, which no predecessor changes. */
-enum { TURNS = 2 };
-struct turn {
-    float sine[TURNS], cosine[TURNS];
-
-    /* axes: positions of three axes, with frequencies for each; NULL: pos alone */
-    __device__ __forceinline__ turn(const float *freqs, uint32_t dims, uint32_t pos, const int32_t *axes)
-    {
-#pragma unroll
-        for (uint32_t i = 0; i < TURNS; i++) {
-            const uint32_t pair = threadIdx.x % 32 + 32 * i;
-            sine[i] = 0.0f;
-            cosine[i] = 1.0f;
-            if (pair < dims / 2)
-                sincosf(rope_angle(freqs, dims, pos, axes, pair), &sine[i], &cosine[i]);
-        }
-    }
-};
-
-static __device__ __forceinline__ void rope_pair(float *v, uint32_t kind, uint32_t dims, uint32_t i, float s,
-                                                 float c)
-{
-    const uint32_t a = kind == ROPE_PAIRS ? 2 * i : i, b = kind == ROPE_PAIRS ? a + 1 : a + dims / 2;
-    const float x = v[a], y = v[b];
-    v[a] = x * c - y * s;
-    v[b] = x * s + y * c;
-}
-
-/* Rotates v (in shared memory, one warp) in place. */
-static __device__ __forceinline__ void rope_warp(float *v, uint32_t kind, uint32_t dims, float factor,
-                                                 const float *freqs, uint32_t pos, const int32_t *axes,
-                                                 const struct turn &turn)
-{
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (uint32_t i = 0; i < TURNS; i++)
-        if (lane + 32 * i < dims / 2)
-            rope_pair(v, kind, dims, lane + 32 * i, turn.sine[i] * factor, turn.cosine[i] * factor);
-    for (uint32_t i = lane + 32 * TURNS; i < dims / 2; i += 32) {
-        float s, c;
-        sincosf(rope_angle(freqs, dims, pos, axes, i), &s, &c);
-        rope_pair(v, kind, dims, i, s * factor, c * factor);
-    }
-    __syncwarp();
-}
-
-static __device__ __forceinline__ void norm_warp(const struct norm_args &n, float *v, uint32_t dim,
-                                                 uint32_t head, const float *whole, uint32_t whole_n,
-                                                 float rs, const float *bias)
-{
-    const uint32_t lane = threadIdx.x % 32;
-    float mean = 0.0f, sum = 0.0f, count = n.heads ? (float)dim : (float)whole_n;
-    /* heads == 0: the statistics of the whole row, which every warp computes itself */
-    auto at = [&](uint32_t i) { return n.heads ? v[i] : whole[i] * rs + (bias ? bias[i] : 0.0f); };
-    if (n.kind == NORM_LAYER) {
-        for (uint32_t i = lane; i < (uint32_t)count; i += 32)
-            mean += at(i);
-        mean = warp_sum(mean) / count;
-    }
-    for (uint32_t i = lane; i < (uint32_t)count; i += 32) {
-        float d = at(i) - mean;
-        sum += d * d;
-    }
-    float scale = rsqrtf(warp_sum(sum) / count + n.eps);
-    uint32_t off = n.w_len > dim || !n.heads ? head * dim : 0;
-    for (uint32_t i = lane; i < dim; i += 32) {
-        float r = (v[i] - mean) * scale;
-        if (n.w)
-            r *= n.w[off + i];
-        if (n.b)
-            r += n.b[off + i];
-        v[i] = r;
-    }
-    __syncwarp();
-}
-
-/* A row of K or V of one head from shared memory into its page. */
-static __device__ __forceinline__ void kv_store(const struct kv_view &kv, uint32_t page, uint32_t slot,
-                                                uint32_t head, bool is_v, const float *v)
-{
-    const uint32_t lane = threadIdx.x % 32, dim = is_v ? kv.v_dim : kv.k_dim,
-                   row = is_v ? kv.v_row : kv.k_row;
-    uint8_t *at = kv.base + page * kv.page_bytes;
-    at += is_v ? (uint64_t)kv.heads * kv.tokens * kv.k_row : 0;
-    at += (uint64_t)head * kv.tokens * row;
-    if (kv.type == KV_F16 && is_v) {
-        /* finite whatever comes: attention multiplies what lies past a sequence's end by zero, and pages change hands */
-        for (uint32_t i = lane; i < dim; i += 32)
-            ((__half *)at)[(uint64_t)i * kv.tokens + slot] =
-                __float2half_rn(fminf(fmaxf(v[i], -65504.0f), 65504.0f));
-        return;
-    }
-    at += (uint64_t)slot * row;
-    if (kv.type == KV_Q8_0) {
-        for (uint32_t b = 0; b < dim / 32; b++) {
-            float x = v[32 * b + lane];
-            __half d = __float2half_rn(warp_max(fabsf(x)) / 127.0f);
-            float f = __half2float(d);
-            int q = f > 0.0f ? __float2int_rn(x / f) : 0;
-            at[34 * b + 2 + lane] = (uint8_t)(int8_t)max(-127, min(127, q));
-            if (lane == 0)
-                *(__half *)(at + 34 * b) = d;
-        }
-        return;
-    }
-    for (uint32_t i = lane; i < dim; i += 32) {
-        if (kv.type == KV_F32)
-            ((float *)at)[i] = v[i];
-        else if (kv.type == KV_F16)
-            ((__half *)at)[i] = __float2half_rn(v[i]);
-        else if (kv.type == KV_BF16)
-            ((uint16_t *)at)[i] = bf16_from_f32(v[i]);
-        else
-            at[i] = f8_e4m3_from_f32(fminf(fmaxf(v[i], -448.0f), 448.0f));
-    }
-}
-
-static __device__ __forceinline__ float query_scale(const struct query_args &q, uint32_t pos)
-{
-    return q.beta == 0.0f ? 1.0f : 1.0f + q.beta * log1pf((float)((pos + q.offset) / q.length));
-}
-
-enum { QKV_Q, QKV_K, QKV_V };
-
-struct qkv_head {
-    uint32_t kind, head, pos, page;
-    const int32_t *axes;
-};
-
-/* What needs no predecessor: the step's data was there before the first kernel. slot counts the heads of q, k, v. */
-static __device__ __forceinline__ struct qkv_head qkv_start(const struct qkv_args &p, uint32_t row,
-                                                            uint32_t slot)
-{
-    struct qkv_head h;
-    h.kind = slot < p.heads ? QKV_Q : slot < p.heads + p.kv.heads ? QKV_K : QKV_V;
-    h.head = h.kind == QKV_Q ? slot : h.kind == QKV_K ? slot - p.heads : slot - p.heads - p.kv.heads;
-    h.pos = p.meta.pos[row];
-    h.axes = p.rope_axes ? p.meta.axes + 3 * (uint64_t)row : nullptr;
-    h.page =
-        p.k_heads ? p.kv.table[(uint64_t)p.meta.row_seq[row] * p.meta.width + (h.pos >> p.kv.token_bits)] : 0;
-    return h;
-}
-
-/* The finished head into v (shared memory, its dimension long). */
-static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, const struct qkv_head &h,
-                                                   const struct turn &turn, uint32_t row, float *v)
-{
-    const uint32_t lane = threadIdx.x % 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
-    const uint64_t q_n = (uint64_t)p.heads * p.kv.k_dim, k_n = (uint64_t)p.kv.heads * p.kv.k_dim;
-    const bool as_k = h.kind == QKV_K || (h.kind == QKV_V && p.v_is_k);
-    const float *y = p.y + row * p.ldy + (h.kind == QKV_Q ? 0 : as_k ? q_n : q_n + k_n);
-    const float *bias = h.kind == QKV_Q ? p.q_bias : as_k ? p.k_bias : p.v_bias;
-    const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
-    const bool late = p.clamp_last && h.kind != QKV_V;
-#pragma unroll 4
-    for (uint32_t i = lane; i < dim; i += 32) {
-        float x = y[(uint64_t)h.head * dim + i] * rs + (bias ? bias[h.head * dim + i] : 0.0f);
-        v[i] = p.clamp > 0.0f && !late ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
-    }
-    __syncwarp();
-    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
-    const bool last = p.norm_last && h.kind != QKV_V;
-    if (n.kind != NORM_NONE && !last)
-        norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
-    if (p.clamp > 0.0f && late) {
-        for (uint32_t i = lane; i < dim; i += 32)
-            v[i] = fminf(fmaxf(v[i], -p.clamp), p.clamp);
-        __syncwarp();
-    }
-    if (h.kind != QKV_V && p.rope != ROPE_NONE)
-        rope_warp(v + p.rope_first, p.rope, p.rope_dims, p.rope_factor, p.freqs, h.pos, h.axes, turn);
-    if (n.kind != NORM_NONE && last)
-        norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
-    if (h.kind == QKV_Q && p.q_scale.beta != 0.0f) {
-        const float scale = query_scale(p.q_scale, h.pos);
-        for (uint32_t i = lane; i < dim; i += 32)
-            v[i] *= scale;
-        __syncwarp();
-    }
-}
-
 /* A warp per (row, head of q, k or v). */
 extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_constant__ struct qkv_args p)
 {
@@ -556,6 +406,7 @@ extern "C" __global__ void __launch_bounds__(128) qkv_finish(const __grid_consta
     const uint32_t warp = threadIdx.x / 32, slot = blockIdx.x * 4 + warp, row = blockIdx.y;
     struct qkv_head h = qkv_start(p, row, slot);
     const struct turn turn(p.freqs, h.kind != QKV_V && p.rope != ROPE_NONE ? p.rope_dims : 0, h.pos, h.axes);
+    args_ahead(p);
     dep_wait();
     if (slot >= p.heads + 2 * p.k_heads)
         return;
@@ -670,7 +521,8 @@ extern "C" __global__ void __launch_bounds__(256) mix_rows(const __grid_constant
     for (uint32_t i = 0; i < p.outs; i++) {
         float v = p.base ? p.base[row * p.ldb + (uint64_t)i * p.n + at] : 0.0f;
         for (uint32_t j = 0; j < p.ins; j++)
-            v += ((p.coef ? p.coef[row * p.ldc + i * p.ins + j] : 0.0f) + p.bias) *
+            v += ((p.coef ? p.coef[row * p.ldc + i * p.ins + j] : 0.0f) +
+                  (p.fixed ? p.fixed[i * p.ldf + j] : 0.0f) + p.bias) *
                  p.in[row * p.ldi + (uint64_t)j * p.n + at];
         p.out[row * p.ldo + (uint64_t)i * p.n + at] = v;
     }

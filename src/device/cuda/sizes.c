@@ -48,9 +48,9 @@ int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_confi
                            g->shape.k_dim, g->shape.v_dim);
         g->k_row = kv_row_bytes(g->type, g->shape.k_dim);
         g->v_row = kv_row_bytes(g->type, g->shape.v_dim);
-        g->page_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
-        g->layer_bytes = kv_granules(g->page_bytes * kv->pages[i]);
-        g->bytes = g->layer_bytes * g->shape.layers;
+        g->layer_bytes = (uint64_t)kv->page_tokens * g->shape.kv_heads * (g->k_row + g->v_row);
+        g->page_bytes = g->layer_bytes * g->shape.layers;
+        g->bytes = gpu_granules(g->page_bytes * kv->pages[i]);
     }
     return 0;
 }
@@ -73,9 +73,6 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
     if (head || m->count != 1)
         return;
     s->decoded = bytes > s->decoded ? bytes : s->decoded;
-    s->copies += upload_fmt(m) == FMT_F16 ? 0 : bytes;
-    s->fp8 += bytes / 2;
-    s->scales += (m->rows + 3) / 4 * 16;
 }
 
 static void measure_attn(const struct size_limits *d, const struct op_attn *o, struct step_sizes *s)

@@ -178,6 +178,10 @@ static __device__ __forceinline__ struct scan_decay scan_decay_of(const struct s
         d.factor = expf(a * d.dt);
     } else if (p.decay_kind == DECAY_SIGMOID) {
         d.factor = expf(p.bound * sigmoid(a * x));
+    } else if (p.decay_kind == DECAY_EXP) {
+        d.factor = expf(a * expf(x));
+    } else if (p.decay_kind == DECAY_GIVEN) {
+        d.factor = x;
     } else {
         d.factor = expf(a);
     }
@@ -227,14 +231,16 @@ struct scan_column {
     uint32_t head, v;
 };
 
-/* Where states are vectors (a factor of `a` for each key), a block has a head a column; else columns of one head. */
+/* Where states are vectors (a factor of `a` for each key), a block has a head a column, all of one key head; else columns
+ * of one head. */
 template <int LANES> static __device__ __forceinline__ struct scan_column scan_column_of(const struct scan_args &p,
                                                                                          uint32_t column)
 {
     enum { COLUMNS = scan_sizes<LANES>::COLUMNS };
     if (p.by_channel) {
-        const uint32_t head = blockIdx.x * COLUMNS + column;
-        return {min(head, p.heads), 0};
+        const uint32_t each = p.heads / p.k_heads, per = (each + COLUMNS - 1) / COLUMNS,
+                       i = blockIdx.x % per * COLUMNS + column;
+        return {i < each ? blockIdx.x / per * each + i : p.heads, 0};
     }
     const uint32_t per = (p.v_dim + COLUMNS - 1) / COLUMNS, v = blockIdx.x % per * COLUMNS + column;
     return {v < p.v_dim ? blockIdx.x / per : p.heads, v};
@@ -260,6 +266,12 @@ static __device__ __forceinline__ uint32_t scan_own(const struct scan_args &p, u
     return p.tiled ? head % p.k_heads : head / (p.heads / p.k_heads);
 }
 
+/* Whose k and v a head has: of its own, or shared. */
+template <int EACH> static __device__ __forceinline__ uint32_t scan_shared(const struct scan_args &p, uint32_t head)
+{
+    return EACH == 1 ? head / p.sharing : head;
+}
+
 /* Loads rows [from, from + n) of the step. */
 template <int LANES, int EACH>
 static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uint32_t from, uint32_t n,
@@ -272,11 +284,10 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
     for (int i = 0; i < A::KEY_ITEMS; i++) {
         const uint32_t item = i * A::WARPS + threadIdx.x / 32;
         const uint64_t row = from + item / A::KINDS;
-        const float *x = (item % A::KINDS == 0   ? p.q + row * p.ldq
-                          : item % A::KINDS == 1 ? p.k + row * p.ldk
-                          : item % A::KINDS == 2 ? p.erase + row * p.lde
-                                                 : p.rate + row * p.ldr) +
-                         own * p.k_dim;
+        const float *x = item % A::KINDS == 0   ? p.q + row * p.ldq + own * p.k_dim
+                         : item % A::KINDS == 1 ? p.k + row * p.ldk + scan_shared<EACH>(p, own) * p.k_dim
+                         : item % A::KINDS == 2 ? p.erase + row * p.lde + own * p.k_dim
+                                                : p.rate + row * p.ldr + own * p.k_dim;
 #pragma unroll
         for (int j = 0; j < A::KEY_VALUES; j++)
             a.key[i][j] = item / A::KINDS < n && 32 * j + lane < p.k_dim ? x[32 * j + lane] : 0.0f;
@@ -287,7 +298,7 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
         const struct scan_column c = scan_column_of<LANES>(p, item % COLUMNS);
         const uint64_t row = from + item / COLUMNS;
         const bool there = item / COLUMNS < n && c.head < p.heads;
-        a.v[i] = there ? p.v[row * p.ldv + c.head * p.v_dim + c.v] : 0.0f;
+        a.v[i] = there ? p.v[row * p.ldv + scan_shared<EACH>(p, c.head) * p.v_dim + c.v] : 0.0f;
         a.decay[i] = there && p.decay && !(EACH & 1) ? p.decay[row * p.ldd + c.head] : 0.0f;
         a.write[i] = there && p.write ? p.write[row * p.ldw + c.head] : 0.0f;
     }
@@ -301,9 +312,17 @@ static __device__ __forceinline__ void scan_fetch(const struct scan_args &p, uin
     a.out = threadIdx.x < n ? p.meta.state_out[from + threadIdx.x] : 0;
 }
 
+/* What S^T q of a row and head is multiplied by. */
+static __device__ __forceinline__ float scan_share(const struct scan_args &p, uint64_t row, uint32_t head)
+{
+    if (!p.size)
+        return 1.0f;
+    return 1.0f / (fmaxf(fabsf(p.size[row * p.lds + head]), p.least[row * p.ldl + head]) + p.size_eps);
+}
+
 /* The same rows, prepared, into shared memory. */
 template <int LANES, int EACH>
-static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t n,
+static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p, uint32_t from, uint32_t n,
                                                        const struct scan_ahead<LANES, EACH> &a,
                                                        struct scan_stage<LANES, EACH> &s)
 {
@@ -318,7 +337,8 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
         if (row >= n)
             continue;
         if (item % A::KINDS == 0)
-            scan_key<KEYS>(p.q_norm, a.key[i], own, p.q_scale, p.k_dim, s.q[row]);
+            scan_key<KEYS>(p.q_norm, a.key[i], own, p.q_scale * (EACH ? 1.0f : scan_share(p, from + row, head)),
+                           p.k_dim, s.q[row]);
         else if (item % A::KINDS == 1)
             scan_key<KEYS>(p.k_norm, a.key[i], own, p.k_scale, p.k_dim, s.k[row]);
         else if (item % A::KINDS == 2)
@@ -335,7 +355,9 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
         const struct scan_decay d =
             scan_decay_of(p, EACH ? 0.0f : p.a[h], a.decay[i] + (p.bias && !(EACH & 1) ? p.bias[h] : 0.0f));
         s.v[row][column] = a.v[i];
-        s.write[row][column] = p.write ? p.write_scale * sigmoid(a.write[i]) : EACH & 1 ? 1.0f : d.dt;
+        s.write[row][column] = p.write ? (p.delta ? p.write_scale * sigmoid(a.write[i]) : a.write[i])
+                               : EACH & 1 ? 1.0f
+                                          : d.dt;
         if (EACH == 2)
             s.decay[row][column] = d.dt;
         else if (EACH == 0 && column == 0)
@@ -349,6 +371,15 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
     }
     if (threadIdx.x < ROWS)
         s.out[threadIdx.x] = a.out;
+}
+
+/* k times 1 - decay, of rows that are staged. */
+template <int LANES>
+static __device__ __forceinline__ void scan_rest(uint32_t n, struct scan_stage<LANES, 1> &s)
+{
+    enum { KEYS = scan_sizes<LANES>::KEYS };
+    for (uint32_t item = threadIdx.x; item < n * KEYS; item += SCAN_THREADS)
+        s.k[item / KEYS][item % KEYS] *= 1.0f - s.decay[item / KEYS][item % KEYS];
 }
 
 template <int LANES> static __device__ __forceinline__ float lanes_sum(float v)
@@ -402,9 +433,11 @@ static __device__ __forceinline__ float scan_row(const struct scan_args &p, cons
                                                  uint32_t r, uint32_t column, uint32_t lane, const float a[SCAN_EACH],
                                                  float s[SCAN_EACH])
 {
-    float known = 0.0f, v = st.v[r][column];
+    float known = 0.0f, v = st.v[r][column], before = 0.0f;
     if constexpr (EACH == 3)
         known = scan_dot<LANES>(st.erase[r], lane, s);
+    if (EACH == 1 && p.before)
+        before = scan_dot<LANES>(st.q[r], lane, s);
     scan_fade<LANES, EACH>(st, r, column, lane, a, s);
     if (p.delta)
         v -= scan_dot<LANES>(st.k[r], lane, s);
@@ -420,7 +453,7 @@ static __device__ __forceinline__ float scan_row(const struct scan_args &p, cons
             s[4 * i + 2] -= e.z * w.z * known, s[4 * i + 3] -= e.w * w.w * known;
         }
     }
-    return scan_dot<LANES>(st.q[r], lane, s);
+    return EACH == 1 && p.before ? before : scan_dot<LANES>(st.q[r], lane, s);
 }
 
 /* The part of a column that a lane has, from or to a slot. */
@@ -469,8 +502,14 @@ template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(
         const uint32_t n = min((uint32_t)ROWS, rows - from);
         if (from)
             __syncthreads();
-        scan_stage_rows<LANES, EACH>(p, n, ahead, st);
+        scan_stage_rows<LANES, EACH>(p, first + from, n, ahead, st);
         __syncthreads();
+        if constexpr (EACH == 1) {
+            if (p.rest) {
+                scan_rest<LANES>(n, st);
+                __syncthreads();
+            }
+        }
         if (from + ROWS < rows)
             scan_fetch<LANES, EACH>(p, first + from + ROWS, min((uint32_t)ROWS, rows - from - ROWS), ahead);
         for (uint32_t r = 0; r < n; r++) {
@@ -511,6 +550,102 @@ SCAN(4)
 SCAN(8)
 SCAN(16)
 SCAN(32)
+
+/* ---- recurrences of channels ---- */
+
+/* What a row brings to a channel, whatever the state is. */
+struct cell_row {
+    float a, b, c;
+};
+
+template <int KIND>
+static __device__ __forceinline__ struct cell_row cell_row_of(const struct cell_args &p, uint64_t row, uint32_t c, float a,
+                                                              float gate_bias, float decay_bias)
+{
+    const float gate = p.gate[row * p.ldg + c];
+    if constexpr (KIND == CELL_AVERAGE)
+        return {p.x[row * p.ldx + c], gate, gate + gate_bias};
+    const float decay = p.decay[row * p.ldd + c] + decay_bias;
+    if constexpr (KIND == CELL_GATES)
+        return {-softplus(-decay), gate + gate_bias, 0.0f};
+    const float power = a * sigmoid(decay);
+    return {expf(power),
+            (p.meta.pos[row] ? sqrtf(-expm1f(2.0f * power)) : 1.0f) * sigmoid(gate + gate_bias) * p.x[row * p.ldx + c],
+            0.0f};
+}
+
+/* A row: the state after it, and what it gives. */
+template <int KIND>
+static __device__ __forceinline__ void cell_step(const struct cell_args &p, const struct cell_row &r, float a, float s[3],
+                                                 float *y)
+{
+    if constexpr (KIND == CELL_LRU) {
+        *y = s[0] = r.a * s[0] + r.b;
+    } else if constexpr (KIND == CELL_GATES) {
+        const float f = r.a + s[0], m = fmaxf(f, r.b);
+        y[0] = expf(f - m);
+        y[p.channels] = expf(r.b - m);
+        y[2 * p.channels] = expf(-m);
+        s[0] = m;
+    } else {
+        const float before = s[1] > 0.0f ? s[2] : -INFINITY; /* no row yet */
+        float m = fmaxf(before, r.c), old = expf(before - m), own = expf(r.c - m);
+        *y = (old * s[0] + own * r.a) / (old * s[1] + own);
+        m = fmaxf(before + a, r.b), old = expf(before + a - m), own = expf(r.b - m);
+        s[0] = old * s[0] + own * r.a;
+        s[1] = old * s[1] + own;
+        s[2] = m;
+    }
+}
+
+/* A thread has a channel of a sequence (blockIdx.y). What CELL_ROWS rows bring is made at once. */
+template <int KIND> static __device__ __forceinline__ void cell_body(const struct cell_args &p)
+{
+    enum { KEPT = KIND == CELL_AVERAGE ? 3 : 1 };
+    const uint32_t c = blockIdx.x * CELL_THREADS + threadIdx.x, seq = blockIdx.y;
+    dep_launch();
+    if (c >= p.channels)
+        return;
+    /* as in scan_body: of an earlier step */
+    const int32_t slot = p.meta.state_in[seq];
+    float s[3];
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+        s[i] = slot ? p.state.base[(uint64_t)slot * p.state.stride + i * p.channels + c] : 0.0f;
+    const float a = p.a ? p.a[c] : 0.0f, gate_bias = p.gate_bias ? p.gate_bias[c] : 0.0f,
+                decay_bias = p.decay_bias ? p.decay_bias[c] : 0.0f;
+    dep_wait();
+    const uint32_t first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
+    for (uint32_t from = 0; from < rows; from += CELL_ROWS) {
+        struct cell_row in[CELL_ROWS];
+#pragma unroll
+        for (int i = 0; i < CELL_ROWS; i++)
+            if (from + i < rows)
+                in[i] = cell_row_of<KIND>(p, first + from + i, c, a, gate_bias, decay_bias);
+#pragma unroll
+        for (int i = 0; i < CELL_ROWS; i++) {
+            if (from + i >= rows)
+                break;
+            const uint64_t row = first + from + i;
+            cell_step<KIND>(p, in[i], a, s, p.y + row * p.ldy + c);
+            const int32_t out = p.meta.state_out[row];
+#pragma unroll
+            for (int j = 0; out && j < KEPT; j++)
+                p.state.base[(uint64_t)out * p.state.stride + j * p.channels + c] = s[j];
+        }
+    }
+}
+
+#define CELL(kind, name)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(CELL_THREADS)                                               \
+        cell_##name(const __grid_constant__ struct cell_args p)                                              \
+    {                                                                                                        \
+        cell_body<kind>(p);                                                                                  \
+    }
+
+CELL(CELL_LRU, lru)
+CELL(CELL_AVERAGE, average)
+CELL(CELL_GATES, gates)
 
 /* ---- the gate behind them ---- */
 

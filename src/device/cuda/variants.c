@@ -258,13 +258,12 @@ struct gpu_prefill gpu_prefill_choose(const struct gpu_profile *g, uint32_t dim,
 {
     /* three blocks an SM: where there are few queries, blocks share their keys */
     const uint32_t parts = keys / 256, fill = gpu_prefill_slots(g) / (blocks ? blocks : 1);
-    const bool wide = g->wide && !no_wide && (dim == 64 || dim == 128);
+    const bool wide = g->wide && !no_wide && dim <= 128;
     uint32_t splits = parts < fill ? parts : fill;
     splits = splits < 1 ? 1 : splits > GPU_PREFILL_SPLITS ? GPU_PREFILL_SPLITS : splits;
-    /* two stages of 64 keys: K, padded for mma (prefill_room of attn_prefill.cu), and V; with wgmma and heads of 64 values
-     * the queries, too */
-    const uint32_t row = 2 * dim + (wide || dim % 64 ? 0 : 64);
-    return (struct gpu_prefill){wide ? K_ATTN_WIDE + (dim == 128)
-                                     : K_ATTN_PREFILL + (uint32_t)gpu_head_index(dim),
-                                splits, 2 * 64 * (row + 2 * dim) + (wide && dim == 64 ? 64 * 128 : 0)};
+    /* two stages of 64 keys: K, in rows of 128 bytes for wgmma and padded for mma (prefill_room of attn_prefill.cu), and V;
+     * with wgmma and heads of 64 values the queries, too */
+    const uint32_t row = wide ? (2 * dim + 127) / 128 * 128 : 2 * dim + (dim % 64 ? 0 : 64);
+    return (struct gpu_prefill){(wide ? K_ATTN_WIDE : K_ATTN_PREFILL) + (uint32_t)gpu_head_index(dim), splits,
+                                2 * 64 * (row + 2 * dim) + (wide && dim == 64 ? 64 * 128 : 0)};
 }

@@ -102,6 +102,18 @@ static __device__ __forceinline__ void wgmma_32(float c[4][4], const uint32_t a[
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
+/* 96 columns. */
+static __device__ __forceinline__ void wgmma_96(float c[12][4], const uint32_t a[4], uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+                 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
+                 "{%48,%49,%50,%51}, %52, 1, 1, 1, 0;"
+                 : C4(0), C4(1), C4(2), C4(3), C4(4), C4(5), C4(6), C4(7), C4(8), C4(9), C4(10), C4(11)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 /* 128 columns. */
 static __device__ __forceinline__ void wgmma_128(float c[16][4], const uint32_t a[4], uint64_t b)
 {
