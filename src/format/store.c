@@ -75,10 +75,15 @@ static int store_read_beside(struct store_own *own, const char *file, json_t **o
 /* The texts that every model of this kind has read. */
 static int store_open_texts(struct store_own *own, struct err *e)
 {
-    return store_read_beside(own, "config.json", &own->store.config, e) < 0 ||
-                   store_read_beside(own, "generation_config.json", &own->store.generation, e) < 0
-               ? -1
-               : 0;
+    if (store_read_beside(own, "config.json", &own->store.config, e) < 0 ||
+        store_read_beside(own, "generation_config.json", &own->store.generation, e) < 0)
+        return -1;
+    /* an older name of the part for text */
+    json_t *config = own->store.config, *text = json_object_get(config, "llm_config");
+    if (json_is_object(text) && !json_is_object(json_object_get(config, "text_config")) &&
+        json_object_set(config, "text_config", text) < 0)
+        return err_memory(e, "config.json", 0);
+    return 0;
 }
 
 static int store_open_file(struct store_own *own, const char *path, struct err *e)
@@ -202,9 +207,10 @@ static int store_open_single(struct store_own *own, const char *path, struct err
     if (n)
         memcpy(head, m.data, n);
     map_close(&m);
-    if (memcmp(head, "GGUF", 4) != 0 && folder_refuse_pickle(path, head, n, e) < 0)
+    const bool gguf = !memcmp(head, "GGUF", 4); /* of 123 tensors it has a '{' there too */
+    if (!gguf && folder_refuse_pickle(path, head, n, e) < 0)
         return -1;
-    if (n < 9 || head[8] != '{')
+    if (gguf || n < 9 || head[8] != '{')
         return store_open_gguf(own, path, e);
     char *copy = arena_strndup(&own->arena, path, strlen(path)), *one = copy;
     if (!copy || !(own->folder = arena_strndup(&own->arena, path, strlen(path))))

@@ -48,8 +48,10 @@ static const struct arch table[] = {
      .gating = GATING_SOFTMAX,
      .setup = qwen_moe_setup,
      .window_pattern = 2,
+     .windows_first = true,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"use_sliding_window\": false, \"sliding_window\": 4096, "
-                 "\"num_experts\": 60, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, "
+                 "\"max_window_layers\": 28, \"num_experts\": 60, \"num_experts_per_tok\": 4, "
+                 "\"moe_intermediate_size\": 1408, "
                  "\"shared_expert_intermediate_size\": 5632, \"max_position_embeddings\": 32768}"},
     {.name = "qwen3",
      .hf = "qwen3",
@@ -202,8 +204,8 @@ static const struct arch table[] = {
      PERMUTED,
      .gating = GATING_SOFTMAX_TOPK,
      .setup = granite_setup,
-     .defaults =
-         "{\"rms_norm_eps\": 1e-6, \"attention_multiplier\": 1.0, \"max_position_embeddings\": 2048}"},
+     .defaults = "{\"num_experts_per_tok\": 2, \"rms_norm_eps\": 1e-6, \"attention_multiplier\": 1.0, "
+                 "\"max_position_embeddings\": 2048}"},
     {.name = "smollm3",
      .hf = "smollm3",
      LLAMA_LIKE,
@@ -304,7 +306,8 @@ static const struct arch table[] = {
      .normalise = true,
      .setup = deepseek_setup,
      .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+     .defaults = "{\"num_experts_per_tok\": 8, \"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, "
+                 "\"qk_nope_head_dim\": 128, "
                  "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, \"topk_group\": 4, "
                  "\"routed_scaling_factor\": 2.5, \"max_position_embeddings\": 4096}"},
     {.name = "seed_oss",
@@ -390,7 +393,8 @@ static const struct arch table[] = {
      .full_first = true,
      .gating = GATING_SOFTMAX_TOPK,
      .setup = granite_swa_setup,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"attention_multiplier\": 1.0, \"sliding_window\": 128, "
+     .defaults = "{\"num_experts_per_tok\": 2, \"rms_norm_eps\": 1e-5, \"attention_multiplier\": 1.0, "
+                 "\"sliding_window\": 128, "
                  "\"max_position_embeddings\": 8192}"},
     {.name = "solar_open",
      .gguf = "glm4moe",
@@ -401,7 +405,8 @@ static const struct arch table[] = {
      .gating = GATING_SIGMOID,
      .normalise = true,
      .ffn_norm = "post_attention_norm",
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
+     .defaults = "{\"num_experts_per_tok\": 8, \"rms_norm_eps\": 1e-5, \"head_dim\": 128, "
+                 "\"num_key_value_heads\": 8, "
                  "\"n_shared_experts\": 1, \"rope_theta\": 1e6, \"max_position_embeddings\": 131072}"},
     {.name = "hy_v3",
      .hf = "hy_v3",
@@ -444,6 +449,7 @@ static const struct arch table[] = {
      .defaults = "{\"rms_norm_eps\": 1e-6, \"head_dim\": 256, \"num_attention_heads\": 8, "
                  "\"num_key_value_heads\": 4, \"global_head_dim\": 512, \"sliding_window\": 512, "
                  "\"hidden_size_per_layer_input\": 256, \"tie_word_embeddings\": true, "
+                 "\"enable_moe_block\": false, "
                  "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", "
                  "\"partial_rotary_factor\": 0.25, \"rope_theta\": 1000000.0}, "
                  "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}, "
@@ -497,7 +503,8 @@ static const struct arch table[] = {
      .gating = GATING_SIGMOID,
      .normalise = true,
      .ffn_norm = "post_attention_norm",
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.5, "
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, "
+                 "\"partial_rotary_factor\": 0.5, "
                  "\"n_shared_experts\": 1, \"num_experts_per_tok\": 8, \"max_position_embeddings\": 131072}"},
     {.name = "ernie4_5",
      .hf = "ernie4_5",
@@ -756,7 +763,7 @@ static const struct arch table[] = {
      .ffn_norm = "post_attention_norm",
      .build = llama_build,
      .defaults =
-         "{\"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
+         "{\"num_experts_per_tok\": 4, \"rms_norm_eps\": 1e-5, \"head_dim\": 64, \"sliding_window\": 128, "
          "\"num_key_value_heads\": 8, \"rope_theta\": 150000.0, \"max_position_embeddings\": 131072}"},
     {.name = "bert",
      .hf = "bert|roberta|xlm-roberta|camembert",

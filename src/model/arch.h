@@ -18,6 +18,7 @@ struct arch {
     enum act_kind act;
     uint32_t window_pattern; /* see hparams */
     bool full_first;         /* the first layer of a period sees all tokens, not the last */
+    bool windows_first;      /* max_window_layers counts layers with windows, not those before them */
     bool rope_if_sliding;    /* where some layers slide, only they rotate */
     enum gating_kind gating;
     bool normalise;          /* weights of experts, where the file does not say */
@@ -44,10 +45,10 @@ struct arch {
     } variant;               /* config.json with this value is of another row: that of this name */
     const char *written_moe; /* the same of a model with experts; NULL = as above */
     bool hybrid;             /* layers may be without attention */
+    bool conv_is_act;        /* the activation of config.json is that of convolutions, too */
     /* Its recurrent layers: the operations, up to the product that ends them. */
     struct op_out *(*mixer)(struct build *b, uint32_t layer, struct norm in);
     uint32_t attention_every; /* in a GGUF file that does not say it */
-    bool ssm_norm_whole;      /* in safetensors the norm of mamba's output has one group */
     bool tiled_values; /* GGUF has the value heads of a key head apart: head h is of key head h % key heads */
     /* The family's own keys and derived values, after the common ones; NULL = none. */
     int (*setup)(struct hparams *h, const struct keys *k, struct err *e);

@@ -16,6 +16,7 @@ const struct arch arch_hybrids[] = {
     {.name = "mamba",
      .hf = "mamba|falcon_mamba",
      .hybrid = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .act = ACT_SILU,
      .setup = mamba_setup,
@@ -26,7 +27,7 @@ const struct arch arch_hybrids[] = {
     {.name = "mamba2",
      .hf = "mamba2",
      .hybrid = true,
-     .ssm_norm_whole = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .act = ACT_SILU,
      .setup = mamba2_setup,
@@ -38,6 +39,7 @@ const struct arch arch_hybrids[] = {
     {.name = "jamba",
      .hf = "jamba",
      .hybrid = true,
+     .conv_is_act = true,
      .expert_is_ffn = true,
      .norm = NORM_RMS,
      .act = ACT_SILU,
@@ -65,8 +67,8 @@ const struct arch arch_hybrids[] = {
     {.name = "granitehybrid",
      .hf = "granitemoehybrid",
      .hybrid = true,
+     .conv_is_act = true,
      .expert_is_ffn = true,
-     .ssm_norm_whole = true,
      .norm = NORM_RMS,
      .gguf_rope = ROPE_PAIRS,
      .hf_rope = ROPE_HALVES,
@@ -75,12 +77,12 @@ const struct arch arch_hybrids[] = {
      .setup = granite_hybrid_setup,
      .mixer = build_mamba2,
      .build = hybrid_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"attention_multiplier\": 1.0, " MAMBA2_DEFAULTS
-                 ", \"max_position_embeddings\": 2048}"},
+     .defaults = "{\"num_experts_per_tok\": 2, \"rms_norm_eps\": 1e-6, \"attention_multiplier\": "
+                 "1.0, " MAMBA2_DEFAULTS ", \"max_position_embeddings\": 2048}"},
     {.name = "bamba",
      .hf = "bamba",
      .hybrid = true,
-     .ssm_norm_whole = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .gguf_rope = ROPE_HALVES,
      .hf_rope = ROPE_HALVES,
@@ -91,6 +93,22 @@ const struct arch arch_hybrids[] = {
      .build = hybrid_build,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"num_key_value_heads\": 8, \"partial_rotary_factor\": 0.5, "
                  "\"attn_layer_indices\": [], " MAMBA2_DEFAULTS ", \"max_position_embeddings\": 262144}"},
+    {.name = "zaya",
+     .hf = "zaya",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .gguf_rope = ROPE_HALVES,
+     .hf_rope = ROPE_HALVES,
+     .partial_rope = true,
+     .act = ACT_SILU,
+     .gating = GATING_SOFTMAX,
+     .setup = zaya_setup,
+     .build = zaya_build,
+     .defaults = "{\"rms_norm_eps\": 1e-5, \"num_attention_heads\": 8, \"num_key_value_heads\": 2, "
+                 "\"num_experts\": 16, \"num_experts_per_tok\": 1, \"tie_word_embeddings\": true, "
+                 "\"rope_parameters\": {\"hybrid\": {\"rope_theta\": 5e6, \"partial_rotary_factor\": 0.5}, "
+                 "\"hybrid_sliding\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.5}}, "
+                 "\"max_position_embeddings\": 131072}"},
     {.name = "zamba",
      .hf = "zamba",
      .hybrid = true,
@@ -117,12 +135,24 @@ const struct arch arch_hybrids[] = {
          "{\"rms_norm_eps\": 1e-5, \"mamba_d_conv\": 4, \"mamba_d_state\": 64, \"n_mamba_heads\": 8, "
          "\"mamba_ngroups\": 1, \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"hidden_act\": \"gelu\", "
          "\"time_step_min\": 0.001, \"tie_word_embeddings\": true, \"max_position_embeddings\": 4096}"},
+    {.name = "rwkv4",
+     .hf = "rwkv",
+     .hybrid = true,
+     .norm = NORM_LAYER,
+     .act = ACT_RELU2,
+     .setup = rwkv4_setup,
+     .build = rwkv4_build,
+     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"num_attention_heads\": 0, \"rescale_every\": 6, "
+                 "\"max_position_embeddings\": 1048576}"},
     {.name = "rwkv6",
+     .hf = "rwkv6",
      .hybrid = true,
      .norm = NORM_LAYER,
      .act = ACT_RELU2,
      .setup = rwkv6_setup,
-     .build = rwkv6_build},
+     .build = rwkv6_build,
+     .defaults = "{\"layer_norm_epsilon\": 1e-5, \"num_attention_heads\": 0, \"head_size\": 64, "
+                 "\"rescale_every\": 6, \"max_position_embeddings\": 1048576}"},
     {.name = "rwkv6qwen2",
      .hybrid = true,
      .norm = NORM_RMS,
@@ -159,10 +189,12 @@ const struct arch arch_hybrids[] = {
      .defaults =
          "{\"layer_norm_epsilon\": 1e-5, \"num_key_value_heads\": 8, \"head_dim\": 128, "
          "\"mamba_num_heads\": 128, \"mamba_head_dim\": 64, \"ssm_state_size\": 128, \"n_groups\": 8, "
-         "\"conv_kernel\": 4, \"mlp_hidden_act\": \"relu2\", \"max_position_embeddings\": 4096}"},
+         "\"conv_kernel\": 4, \"mlp_hidden_act\": \"relu2\", \"num_experts_per_tok\": 2, "
+         "\"max_position_embeddings\": 4096}"},
     {.name = "falcon-h1",
      .hf = "falcon_h1",
      .hybrid = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .gguf_rope = ROPE_HALVES,
      .hf_rope = ROPE_HALVES,
@@ -175,6 +207,7 @@ const struct arch arch_hybrids[] = {
     {.name = "qwen3next",
      .hf = "qwen3_next",
      .hybrid = true,
+     .conv_is_act = true,
      .ffn_norm = "post_attention_norm",
      .norm = NORM_RMS,
      .norm_plus_one = true,
@@ -194,6 +227,7 @@ const struct arch arch_hybrids[] = {
     {.name = "qwen35",
      .hf = "qwen3_5_text|qwen3_5",
      .hybrid = true,
+     .conv_is_act = true,
      .ffn_norm = "post_attention_norm",
      .norm = NORM_RMS,
      .norm_plus_one = true,
@@ -210,6 +244,7 @@ const struct arch arch_hybrids[] = {
     {.name = "qwen35moe",
      .hf = "qwen3_5_moe_text|qwen3_5_moe",
      .hybrid = true,
+     .conv_is_act = true,
      .ffn_norm = "post_attention_norm",
      .norm = NORM_RMS,
      .norm_plus_one = true,
@@ -230,6 +265,7 @@ const struct arch arch_hybrids[] = {
     {.name = "olmo-hybrid",
      .hf = "olmo_hybrid",
      .hybrid = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .gguf_rope = ROPE_HALVES,
      .hf_rope = ROPE_HALVES,
@@ -282,11 +318,13 @@ const struct arch arch_hybrids[] = {
      .normalise = true,
      .setup = lfm2_setup,
      .build = lfm2_build,
-     .defaults = "{\"norm_eps\": 1e-5, \"rope_theta\": 1e6, \"num_key_value_heads\": 8, \"conv_L_cache\": 3, "
+     .defaults = "{\"num_experts_per_tok\": 4, \"norm_eps\": 1e-5, \"rope_theta\": 1e6, "
+                 "\"num_key_value_heads\": 8, \"conv_L_cache\": 3, "
                  "\"tie_word_embeddings\": true, \"max_position_embeddings\": 128000}"},
     {.name = "kimi-linear",
      .hf = "kimi_linear",
      .hybrid = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .act = ACT_SILU,
      .gating = GATING_SIGMOID,
@@ -294,12 +332,14 @@ const struct arch arch_hybrids[] = {
      .setup = kimi_linear_setup,
      .mixer = build_kda,
      .build = hybrid_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+     .defaults = "{\"num_experts_per_token\": 8, \"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, "
+                 "\"qk_nope_head_dim\": 128, "
                  "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"linear_conv_kernel_dim\": 4, "
                  "\"max_position_embeddings\": 1048576}"},
     {.name = "bailingmoe3",
      .hf = "bailing_hybrid|bailing_moe_v3",
      .hybrid = true,
+     .conv_is_act = true,
      .norm = NORM_RMS,
      .gguf_rope = ROPE_PAIRS,
      .hf_rope = ROPE_PAIRS,
@@ -309,11 +349,24 @@ const struct arch arch_hybrids[] = {
      .setup = kimi_linear_setup,
      .mixer = build_kda,
      .build = hybrid_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
+     .defaults = "{\"num_experts_per_token\": 8, \"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, "
+                 "\"qk_nope_head_dim\": 128, "
                  "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_expert_group\": 8, \"topk_group\": 4, "
                  "\"head_dim\": 128, \"rope_theta\": 6000000.0, \"short_conv_kernel_size\": 4, "
                  "\"layer_group_size\": 6, \"kda_safe_gate\": true, \"kda_lower_bound\": -5.0, "
                  "\"routed_scaling_factor\": 2.5, \"max_position_embeddings\": 262144}"},
+    {.name = "xlstm",
+     .hf = "xlstm",
+     .hybrid = true,
+     .norm = NORM_RMS,
+     .act = ACT_SILU,
+     .setup = xlstm_setup,
+     .mixer = build_mlstm,
+     .build = hybrid_build,
+     .defaults = "{\"norm_eps\": 1e-6, \"num_heads\": 8, \"qk_dim_factor\": 0.5, \"v_dim_factor\": 1.0, "
+                 "\"ffn_proj_factor\": 2.667, \"ffn_round_up_to_multiple_of\": 64, \"eps\": 1e-6, "
+                 "\"gate_soft_cap\": 15.0, \"output_logit_soft_cap\": 30.0, "
+                 "\"max_position_embeddings\": 1048576}"},
     {.name = "minimax-01",
      .hf = "minimax|minimax_text_01",
      .hybrid = true,

@@ -10,6 +10,7 @@ const struct arch arch_older[] = {
      .plain_heads = true,
      .grouped_qkv = true,
      .alibi = 8,
+     .setup = bloom_setup,
      .build = llama_build,
      .defaults = "{\"layer_norm_epsilon\": 1e-5, \"seq_length\": 2048, \"tie_word_embeddings\": true}"},
     {.name = "mpt",

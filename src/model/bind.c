@@ -362,6 +362,31 @@ static weight_id take_bias(struct binder *b, const struct tensor *t, const float
     return part ? bind_table(b, t->name, of, part, (struct shape){1, n, 1}) : 0;
 }
 
+bool bind_differs(const struct binder *b, struct tensor_at at, struct tensor_at from)
+{
+    const struct tensor *t = lookup_find(&b->names, at, ".weight"),
+                        *other = lookup_find(&b->names, from, ".weight");
+    if (!t || !other || !t->data || !other->data)
+        return false;
+    if (t->type != other->type || t->bytes != other->bytes || t->shape[1] != other->shape[1])
+        return true;
+    const size_t row = t->bytes / t->shape[1], step = t->shape[1] / 64 + 1;
+    for (size_t i = 0; i < t->shape[1]; i += step)
+        if (memcmp(t->data + i * row, other->data + i * row, row))
+            return true;
+    return false;
+}
+
+/* A vector whose slices lie in turn in a tensor that GGUF has as it is: its first slice stands for all of it there. */
+static void keep_whole(struct bound *of, const float *all, uint32_t n, bool first)
+{
+    of->whole = NULL;
+    of->name = first ? of->name : NULL;
+    of->m.data = (const uint8_t *)all;
+    of->m.cols = n;
+    of->m.row_bytes = of->m.each_bytes = n * sizeof *all;
+}
+
 void bind_split(struct binder *b, const char *name, int layer, struct shape want, const struct slice *s,
                 uint32_t n, struct linear *out)
 {
@@ -377,5 +402,7 @@ void bind_split(struct binder *b, const char *name, int layer, struct shape want
         of.suffix = ".bias";
         if (bias)
             out[i].bias = take_bias(b, t, bias, &s[i], &of);
+        if (out[i].bias && s[i].groups > 1 && !strcmp(s[i].name, name))
+            keep_whole(&b->bound[out[i].bias], bias, want.rows, i == 0);
     }
 }

@@ -92,6 +92,9 @@ struct expert_linears bind_experts(struct binder *b, int layer);
 /* Matrices of one shape, stacked or one by one. */
 weight_id bind_stack(struct binder *b, const char *name, int layer, struct shape want);
 
+/* Whether the file has a tensor of its own at `at`, and not the same as at `from` once more: a few rows show it. */
+bool bind_differs(const struct binder *b, struct tensor_at at, struct tensor_at from);
+
 /* For experts.c. */
 const struct tensor *bind_tensor(struct binder *b, struct tensor_at at,
                                  const char *suffix); /* error when absent */

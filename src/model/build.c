@@ -35,14 +35,17 @@ static weight_id axes_table(struct build *b, const char *name, const float *freq
     return table ? bind_table(&b->bind, name, NULL, table, (struct shape){1, PLAN_AXES * half, 1}) : 0;
 }
 
-static struct rope make_rope(struct build *b, const struct rope_params *params, const char *name)
+/* kind: the one of the model's two that params are, or are but for the base. */
+static struct rope make_rope(struct build *b, const struct rope_params *params,
+                             const struct rope_params *kind, const char *name)
 {
     const struct hparams *h = b->h;
     uint32_t dims = params->dims ? params->dims : h->rope_dims, half = dims / 2;
     struct rope_divisors d = {0};
     struct rope r = {.kind = h->rope_kind, .dims = dims};
     /* Divisors belong to the rope of full layers, and to others that are alike. */
-    if (h->container == STORE_GGUF && params->theta == h->rope[0].theta && params->dims == h->rope[0].dims) {
+    if (h->container == STORE_GGUF && !kind->apart && kind->theta == h->rope[0].theta &&
+        kind->dims == h->rope[0].dims) {
         d.always = divisors(b, "rope_freqs", half);
         d.brief = divisors(b, "rope_factors_short", half);
         d.extended = divisors(b, "rope_factors_long", half);
@@ -71,7 +74,7 @@ static void rope_tables(struct build *b)
     }
     for (int i = 0; i < 2; i++)
         if (i ? slides : full)
-            b->rope[i] = make_rope(b, &h->rope[i], i ? "rope of sliding layers" : "rope");
+            b->rope[i] = make_rope(b, &h->rope[i], &h->rope[i], i ? "rope of sliding layers" : "rope");
 }
 
 /* Layers with a theta of their own share a table where they have the same. */
@@ -90,7 +93,7 @@ static struct rope layer_rope(struct build *b, uint32_t layer)
     }
     struct rope_params own = b->h->rope[l->sliding];
     own.theta = l->theta;
-    return make_rope(b, &own, "rope of some layers");
+    return make_rope(b, &own, &b->h->rope[l->sliding], "rope of some layers");
 }
 
 /* ALiBi: a score falls by the distance times the head's slope. With n the largest power of two up to the heads, slopes
@@ -519,7 +522,10 @@ struct op_logits *build_logits(struct build *b, struct norm in)
     if (h->arch->encoder)
         return o;
     b->p->out_width = h->vocab;
-    if (h->tied || !bind_has(&b->bind, "output", LOOKUP_NO_LAYER)) {
+    const struct tensor_at head = {"output", LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT},
+                           table = {"token_embd", LOOKUP_NO_LAYER, LOOKUP_NO_EXPERT};
+    /* a head that is in the file counts, whatever config.json says */
+    if (h->tied ? !bind_differs(&b->bind, head, table) : !bind_has(&b->bind, "output", LOOKUP_NO_LAYER)) {
         o->head.weight = b->table;
         o->head.bias = bind_optional(&b->bind, "output", LOOKUP_NO_LAYER, ".bias", h->vocab);
     } else {

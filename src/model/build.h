@@ -85,6 +85,7 @@ struct op_out *build_delta(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_kda(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_shortconv(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_lru(struct build *b, uint32_t layer, struct norm in);
+struct op_out *build_mlstm(struct build *b, uint32_t layer, struct norm in);
 struct op_out *build_lightning(struct build *b, uint32_t layer, struct norm in);
 /* Buffer i of those, at least so wide. */
 struct operand build_mix(struct build *b, uint32_t i, uint32_t width);

@@ -79,6 +79,14 @@ static struct matrix stacked(struct binder *b, const char *name, int layer, stru
 {
     if (lookup_find(&b->names, at_layer(name, layer), "_blocks"))
         return mxfp4(b, name, layer, want);
+    const struct tensor *t = lookup_find(&b->names, at_layer(name, layer), ".weight");
+    const uint32_t used = want.count, idle = b->h->identities; /* some files hold weights for those too */
+    if (!turned && idle && t && t->shape[2] == used + idle) {
+        want.count += idle;
+        struct matrix all = bind_find(b, at_layer(name, layer), want);
+        all.count = used;
+        return all;
+    }
     if (!turned)
         return bind_find(b, at_layer(name, layer), want);
     struct matrix m = bind_find(b, at_layer(name, layer), (struct shape){want.cols, want.rows, want.count});

@@ -4,6 +4,8 @@
 #include "model/build.h"
 
 void llama_build(struct build *b);
+/* A base of rope for each layer, where the file has them. */
+int layer_bases(struct hparams *h, const struct keys *k, struct err *e);
 int smollm3_setup(struct hparams *h, const struct keys *k, struct err *e);
 int qwen_moe_setup(struct hparams *h, const struct keys *k, struct err *e);
 int minicpm_setup(struct hparams *h, const struct keys *k, struct err *e);
@@ -39,6 +41,7 @@ int baichuan_setup(struct hparams *h, const struct keys *k, struct err *e);
 int jais_setup(struct hparams *h, const struct keys *k, struct err *e);
 int apertus_setup(struct hparams *h, const struct keys *k, struct err *e);
 int phimoe_setup(struct hparams *h, const struct keys *k, struct err *e);
+int bloom_setup(struct hparams *h, const struct keys *k, struct err *e);
 int mpt_setup(struct hparams *h, const struct keys *k, struct err *e);
 int afmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
 int jetmoe_setup(struct hparams *h, const struct keys *k, struct err *e);
@@ -61,8 +64,13 @@ void modernbert_build(struct build *b);
 void hybrid_build(struct build *b);
 int rwkv6_setup(struct hparams *h, const struct keys *k, struct err *e);
 void rwkv6_build(struct build *b);
+int rwkv4_setup(struct hparams *h, const struct keys *k, struct err *e);
 int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e);
+void zaya_build(struct build *b);
+void rwkv4_build(struct build *b);
 void rwkv7_build(struct build *b);
+/* Of what a layer of RWKV 4 or 6 adds to the stream. */
+float rwkv_scale(const struct hparams *h, uint32_t layer);
 int zamba_setup(struct hparams *h, const struct keys *k, struct err *e);
 int zamba2_setup(struct hparams *h, const struct keys *k, struct err *e);
 void zamba_build(struct build *b);
@@ -85,4 +93,6 @@ void lfm2_build(struct build *b);
 int lfm2_setup(struct hparams *h, const struct keys *k, struct err *e);
 int kimi_linear_setup(struct hparams *h, const struct keys *k, struct err *e);
 void minimax_build(struct build *b);
+int zaya_setup(struct hparams *h, const struct keys *k, struct err *e);
+int xlstm_setup(struct hparams *h, const struct keys *k, struct err *e);
 int minimax_setup(struct hparams *h, const struct keys *k, struct err *e);

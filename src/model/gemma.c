@@ -17,9 +17,13 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
         return err_set(
             e, ERR_DATA,
             "config.json: use_bidirectional_attention is true; only causal gemma models can be run");
-    if (!k->gguf && keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 &&
-        !strcmp(text, "gelu"))
+    if (!k->gguf && !strcmp(h->arch->name, "gemma") &&
+        keys_str(k, NULL, "hidden_activation|hidden_act", text, sizeof text, e) == 1 && !strcmp(text, "gelu"))
         h->act = ACT_GELU_TANH; /* the first files have gelu and mean this */
+    if (h->arch->encoder)
+        h->logit_softcap = 0; /* it has no logits */
+    if (!k->gguf && (!strcmp(h->arch->name, "gemma3") || h->arch->encoder))
+        h->attn_softcap = 0; /* whatever config.json says: gemma 3 has none */
     h->embed_scale = sqrtf((float)h->width);
     float scalar = 0;
     int got = keys_f32(k, NULL, "query_pre_attn_scalar", HPARAMS_REAL, &scalar, e);
@@ -29,14 +33,17 @@ int gemma_setup(struct hparams *h, const struct keys *k, struct err *e)
     bool largest = k->gguf && (!strcmp(h->arch->name, "gemma2") ? h->layers == 46 : h->layers == 62);
     if (k->gguf && largest && strcmp(h->arch->name, "gemma"))
         scalar = (float)(h->width / h->heads);
-    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* defaults of files without the key */
-        h->attn_softcap = h->attn_softcap != 0 ? h->attn_softcap : 50;
-        h->logit_softcap = h->logit_softcap != 0 ? h->logit_softcap : 30;
+    if (k->gguf && !strcmp(h->arch->name, "gemma2")) { /* defaults of files without the keys; 0 is none */
+        h->attn_softcap = 50;
+        h->logit_softcap = 30;
+        if (keys_f32(k, "attn_logit_softcapping", NULL, HPARAMS_REAL, &h->attn_softcap, e) < 0 ||
+            keys_f32(k, "final_logit_softcapping", NULL, HPARAMS_REAL, &h->logit_softcap, e) < 0)
+            return -1;
     }
     if (scalar > 0)
         h->attn_scale = 1 / sqrtf(scalar);
     if (k->gguf && (!strcmp(h->arch->name, "gemma3") || h->arch->encoder)) {
-        h->rope[1] = (struct rope_params){.theta = 10000};
+        h->rope[1] = (struct rope_params){.theta = 10000, .apart = true};
         return keys_f32(k, "rope.freq_base_swa", NULL, HPARAMS_REAL, &h->rope[1].theta, e) < 0 ? -1 : 0;
     }
     return 0;

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 int gemma4_share(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -58,13 +59,19 @@ static int read_each(struct hparams *h, const struct keys *k, uint32_t *full, st
 int gemma4_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool k_is_v = false, wide = false;
+    char both[16] = "";
     uint32_t sliding = h->k_dim, full = h->k_dim, heads = 0;
     if (keys_u32(k, "attention.key_length_swa", NULL, HPARAMS_SIZE, &sliding, e) < 0 ||
         keys_u32(k, NULL, "global_head_dim", HPARAMS_SIZE, &full, e) < 0 ||
         keys_u32(k, NULL, "num_global_key_value_heads", HPARAMS_SIZE, &heads, e) < 0 ||
         keys_bool(k, NULL, "attention_k_eq_v", &k_is_v, e) < 0 ||
-        keys_bool(k, NULL, "use_double_wide_mlp", &wide, e) < 0)
+        keys_bool(k, NULL, "use_double_wide_mlp", &wide, e) < 0 ||
+        keys_str(k, NULL, "use_bidirectional_attention", both, sizeof both, e) < 0)
         return -1;
+    if (!strcmp(both, "all"))
+        return err_set(
+            e, ERR_DATA,
+            "config.json: use_bidirectional_attention is \"all\"; only causal gemma4 models can be run");
     h->attn_scale = 1;
     h->embed_scale = sqrtf((float)h->width);
     if (!k->gguf && h->window)

@@ -1,14 +1,15 @@
 /* Older families with a norm before each half: learned positions, ALiBi, sizes that files state in their own way. */
 #include "model/families.h"
 
+#include "model/arch.h"
+
 #include <math.h>
 #include <string.h>
 
 int gpt2_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool scaled = true;
-    if (keys_bool(k, NULL, "scale_attn_weights", &scaled, e) < 0 ||
-        keys_bool(k, NULL, "scale_attn_by_inverse_layer_idx", &h->scale_by_layer, e) < 0)
+    if (keys_bool(k, NULL, "scale_attn_weights", &scaled, e) < 0)
         return -1;
     if (!scaled)
         h->attn_scale = 1;
@@ -71,9 +72,25 @@ int opt_setup(struct hparams *h, const struct keys *k, struct err *e)
             "config.json: do_layer_norm_before is false, or word_embed_proj_dim is not the width, as in "
             "opt-350m, which cannot be run");
     h->position_offset = k->gguf ? 0 : 2;
+    if (!k->gguf && !strcmp(h->arch->name, "biogpt"))
+        h->eps = 1e-5f; /* whatever config.json says */
     if (scaled)
         h->embed_scale = sqrtf((float)h->width);
     return 0;
+}
+
+int bloom_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    bool normed = false;
+    (void)h;
+    if (keys_bool(k, NULL, "apply_residual_connection_post_layernorm", &normed, e) < 0)
+        return -1;
+    return normed
+               ? err_set(
+                     e, ERR_DATA,
+                     "config.json: apply_residual_connection_post_layernorm is true; bloom models that add "
+                     "to what their norms have made cannot be run")
+               : 0;
 }
 
 /* Its numbers are in objects of their own. */

@@ -30,10 +30,10 @@ struct hparam_field {
 #define MOST       (1u << 24)
 
 static const struct hparam_field fields[] = {
-    {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model|dim", 1, 1u << 20,
+    {HPARAM_U32, AT(width), "embedding_length", "hidden_size|n_embd|d_model|dim|embedding_dim", 1, 1u << 20,
      FIELD_REQUIRED},
-    {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers", 1, 1024,
-     FIELD_REQUIRED},
+    {HPARAM_U32, AT(layers), "block_count", "num_hidden_layers|n_layer|num_layers|n_layers|num_blocks", 1,
+     1024, FIELD_REQUIRED},
     {HPARAM_U32, AT(heads), "attention.head_count", "num_attention_heads|n_head|num_heads|n_heads", 0, 65536,
      FIELD_REQUIRED},
     {HPARAM_U32, AT(context), "context_length",
@@ -52,16 +52,19 @@ static const struct hparam_field fields[] = {
     {HPARAM_U32, AT(window), "attention.sliding_window",
      "sliding_window|local_attention|attention_chunk_size|attention_window_size", 0, 1u << 28,
      FIELD_OPTIONAL},
-    {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping", "final_logit_softcapping|logits_soft_cap", 0,
-     0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(attn_softcap), "attn_logit_softcapping", "attn_logit_softcapping|gate_soft_cap", 0, 0,
+     FIELD_OPTIONAL},
+    {HPARAM_F32, AT(logit_softcap), "final_logit_softcapping",
+     "final_logit_softcapping|logits_soft_cap|output_logit_soft_cap", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(logit_scale), "logit_scale", "logit_scale|logits_scaling", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(residual_scale), "residual_scale", "residual_multiplier", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(embed_scale), "embedding_scale", "embedding_multiplier", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(attn_scale), "attention.scale", "attention_multiplier", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(scale_by_layer), "attention.scale_by_layer", "scale_attn_by_inverse_layer_idx", 0, 0,
+     FIELD_OPTIONAL},
     {HPARAM_F32, AT(clamp_qkv), "attention.clamp_kqv", "clip_qkv", 0, 0, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(parallel), "use_parallel_residual", "use_parallel_residual", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_BOOL, AT(tied), NULL, "tie_word_embeddings", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_BOOL, AT(tied), NULL, "tie_embedding|tie_word_embeddings", 0, 0, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(causal), "attention.causal", NULL, 0, 0, FIELD_SHOWN},
     {HPARAM_BOOL, AT(alibi), NULL, "alibi", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(alibi_bias), "attention.max_alibi_bias", NULL, 0, 0, FIELD_OPTIONAL},
@@ -90,14 +93,15 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(weight_scale), "expert_weights_scale",
      "routed_scaling_factor|route_scale|router_scaling_factor", 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(least_sum), "expert_weights_norm_min", "moe_norm_min", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_F32, AT(act_alpha), NULL, "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_F32, AT(act_limit), NULL, "swiglu_limit", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(act_alpha), "swiglu_alpha", "swiglu_alpha", 0, 0, FIELD_OPTIONAL},
+    {HPARAM_F32, AT(act_limit), "swiglu_limit", "swiglu_limit", 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(q_lora), "attention.q_lora_rank", "q_lora_rank", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(kv_lora), "attention.kv_lora_rank", "kv_lora_rank", 0, MOST, FIELD_OPTIONAL},
     {HPARAM_U32, AT(nope_dim), NULL, "qk_nope_head_dim", 0, 65536, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.conv), "ssm.conv_kernel",
      "conv_kernel|mamba_d_conv|linear_conv_kernel_dim|conv1d_width", 0, 1024, FIELD_OPTIONAL},
-    {HPARAM_U32, AT(ssm.inner), "ssm.inner_size", "mamba_d_ssm|lru_width", 0, MOST, FIELD_OPTIONAL},
+    {HPARAM_U32, AT(ssm.inner), "ssm.inner_size", "mamba_d_ssm|lru_width|attention_hidden_size", 0, MOST,
+     FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.state), "ssm.state_size",
      "state_size|mamba_d_state|ssm_state_size|linear_key_head_dim", 0, 1024, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.heads), "ssm.time_step_rank",
@@ -109,7 +113,6 @@ static const struct hparam_field fields[] = {
     {HPARAM_F32, AT(ssm.dt_range[1]), "ssm.time_step_max", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(ssm.norms), "ssm.dt_b_c_rms", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(ssm.norm_first), "ssm.norm_before_gate", "mamba_norm_before_gate", 0, 0, FIELD_OPTIONAL},
-    {HPARAM_BOOL, AT(ssm.norm_whole), "ssm.norm_whole", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_F32, AT(ssm.write_scale), "ssm.write_scale", NULL, 0, 0, FIELD_OPTIONAL},
     {HPARAM_U32, AT(ssm.kda_dim), "kda.head_dim", "linear_head_dim", 0, 1024, FIELD_OPTIONAL},
     {HPARAM_BOOL, AT(ssm.safe), "kda.safe_gate", "kda_safe_gate", 0, 0, FIELD_OPTIONAL},
@@ -141,7 +144,7 @@ static const struct hparam_field ffn_field = {
     HPARAM_U32,
     AT(ffn),
     "feed_forward_length",
-    "ffn_hidden_size|intermediate_size|n_inner|ffn_dim|d_ff|hidden_dim",
+    "block_ff_dim|ffn_hidden_size|intermediate_size|n_inner|ffn_dim|d_ff|hidden_dim",
     0,
     MOST,
     FIELD_SHOWN};
@@ -197,23 +200,30 @@ const char *hparams_act_name(enum act_kind kind)
     return act_name(kind);
 }
 
-static int read_act(struct hparams *h, const struct keys *k, struct err *e)
+/* An activation by its name; 1 = it is there. out NULL: any name will do. */
+static int act_key(const struct keys *k, const char *gguf, const char *config, enum act_kind *out,
+                   struct err *e)
 {
     char name[64];
-    h->act = h->arch->act;
-    int got = keys_str(k, "hidden_activation",
-                       "hidden_activation|mlp_hidden_act|hidden_act|activation_function|activation", name,
-                       sizeof name, e);
-    if (got <= 0)
+    int got = keys_str(k, gguf, config, name, sizeof name, e);
+    if (got <= 0 || !out || act_named(name, out))
         return got;
-    if (h->arch->act == ACT_SWIGLU_OAI)
-        return 0; /* config.json says "silu" and means this */
-    if (act_named(name, &h->act))
-        return 0;
     return err_set(
         e, ERR_DATA,
         "config.json: the activation \"%s\" is not known; silu, gelu, gelu_new, relu and relu2 are",
         log_safe(name));
+}
+
+static int read_act(struct hparams *h, const struct keys *k, struct err *e)
+{
+    h->act = h->arch->act;
+    /* config.json says "silu" of gpt-oss and means its own */
+    if (act_key(k, "hidden_activation",
+                "hidden_activation|mlp_hidden_act|hidden_act|activation_function|activation",
+                h->act == ACT_SWIGLU_OAI ? NULL : &h->act, e) < 0)
+        return -1;
+    h->ssm.act = h->arch->conv_is_act && !k->gguf ? h->act : ACT_SILU;
+    return act_key(k, "ssm.activation", "mamba_hidden_act|hidden_mamba_act", &h->ssm.act, e) < 0 ? -1 : 0;
 }
 
 /* Heads, sizes of heads and feed-forward, layer by layer. */
@@ -285,7 +295,8 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
         return -1;
     for (uint32_t i = 0; i < h->layers; i++) {
         uint32_t p = h->window_pattern;
-        bool full = p && i % p == (h->arch->full_first ? 0 : p - 1), on = !full && i >= first;
+        bool full = p && i % p == (h->arch->full_first ? 0 : p - 1);
+        bool on = !full && (h->arch->windows_first && !k->gguf ? i < first : i >= first);
         if (types) {
             const char *type = json_string_value(jsonread_item(&r, types, i, JSONREAD_IS_STRING));
             if (!type)
@@ -297,7 +308,7 @@ static int read_sliding(struct hparams *h, const struct keys *k, struct err *e)
                     e, ERR_DATA,
                     "config.json: layer_types[%u] is \"%s\"; full_attention or sliding_attention is expected",
                     i, log_safe(type));
-            on = chunked || !strcmp(type, "sliding_attention");
+            on = chunked || !strcmp(type, "sliding_attention") || !strcmp(type, "hybrid_sliding");
         } else if (flags) {
             on = gguf_item_i64(flags, i) != 0;
         }
@@ -373,9 +384,10 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         keys_f32(k, NULL, "mscale", HPARAMS_REAL, &r->mscale, e) < 0 ||
         keys_f32(k, "rope.scaling.yarn_log_multiplier", "mscale_all_dim", HPARAMS_REAL, &r->mscale_all_dim,
                  e) < 0 ||
-        keys_bool(k, NULL, "truncate", &r->truncate, e) < 0 ||
-        keys_f32(k, NULL, "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
-        keys_f32(k, NULL, "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) < 0 ||
+        keys_bool(k, "rope.scaling.yarn_truncate", "truncate", &r->truncate, e) < 0 ||
+        keys_f32(k, "rope.scaling.low_freq_factor", "low_freq_factor", HPARAMS_REAL, &r->low_freq, e) < 0 ||
+        keys_f32(k, "rope.scaling.high_freq_factor", "high_freq_factor", HPARAMS_REAL, &r->high_freq, e) <
+            0 ||
         keys_f32(k, NULL, "partial_rotary_factor", HPARAMS_REAL, &r->partial, e) < 0 ||
         keys_f32(k, NULL, "short_mscale", HPARAMS_REAL, &r->short_mscale, e) < 0 ||
         keys_f32(k, NULL, "long_mscale", HPARAMS_REAL, &r->long_mscale, e) < 0 ||
@@ -385,6 +397,11 @@ static int read_scaling(struct hparams *h, const struct keys *k, struct rope_par
         return -1;
     if (k->gguf && !type[0] && r->factor > 0)
         r->scaling = SCALING_LINEAR;
+    int dynamic = keys_f32(k, "rope.scaling.dynamic_factor", NULL, POSITIVE, &r->factor, e);
+    if (dynamic < 0)
+        return -1;
+    if (dynamic)
+        r->scaling = SCALING_DYNAMIC;
     if (!k->gguf && r->scaling == SCALING_LONGROPE) {
         r->short_factor = read_factors(h, k, "short_factor", e);
         r->long_factor = r->short_factor ? read_factors(h, k, "long_factor", e) : NULL;
@@ -444,6 +461,8 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
            *old = jsonread_get(&r, k->config, "rope_scaling?", JSONREAD_IS_OBJECT),
            *global = jsonread_get(&r, both, "full_attention?", JSONREAD_IS_OBJECT),
            *slide = jsonread_get(&r, both, "sliding_attention?", JSONREAD_IS_OBJECT);
+    global = global ? global : jsonread_get(&r, both, "hybrid?", JSONREAD_IS_OBJECT);
+    slide = slide ? slide : jsonread_get(&r, both, "hybrid_sliding?", JSONREAD_IS_OBJECT);
     if (e->code)
         return -1;
     *local = *full;
@@ -467,12 +486,37 @@ static int read_rope(struct hparams *h, const struct keys *k, struct err *e)
     return 0;
 }
 
+/* GGUF: the scaling of layers that slide, where it is not what files of the family leave unsaid. */
+static int read_local(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char prefix[80], type[32];
+    snprintf(prefix, sizeof prefix, "%s.swa", h->spelled);
+    struct keys own = {.gguf = k->gguf, .prefix = prefix};
+    int got = k->gguf ? keys_str(&own, "rope.scaling.type", NULL, type, sizeof type, e) : 0;
+    if (got <= 0)
+        return got;
+    struct rope_params *r = &h->rope[1];
+    *r = (struct rope_params){.theta = r->theta,
+                              .dims = r->dims,
+                              .partial = r->partial,
+                              .beta_fast = 32,
+                              .beta_slow = 1,
+                              .truncate = true,
+                              .apart = true};
+    return read_scaling(h, &own, r, e);
+}
+
 static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
 {
     static const uint32_t range[2] = {0, 3};
     uint32_t func = 0;
+    bool on = true;
     char name[32] = "";
     h->gating = h->arch->gating;
+    if (keys_bool(k, NULL, "enable_moe_block", &on, e) < 0)
+        return -1;
+    if (!on)
+        h->experts = h->experts_used = 0;
     if (keys_u32(k, "expert_gating_func", NULL, range, &func, e) < 0 ||
         keys_str(k, NULL, "scoring_func|score_func|score_function", name, sizeof name, e) < 0)
         return -1;
@@ -498,8 +542,10 @@ static int read_gating(struct hparams *h, const struct keys *k, struct err *e)
     if (h->experts && (!h->experts_used || h->experts_used > h->experts + h->identities))
         return err_set(e, ERR_DATA, "%u of %u experts are used for a token; from 1 to all is expected",
                        h->experts_used, h->experts);
+    if (h->expert_groups > 1 && !h->expert_groups_used)
+        h->expert_groups_used = 1; /* where a file does not say it */
     if (h->experts && h->expert_groups > 1 &&
-        (h->experts % h->expert_groups || !h->expert_groups_used || h->expert_groups_used > h->expert_groups))
+        (h->experts % h->expert_groups || h->expert_groups_used > h->expert_groups))
         return err_set(e, ERR_DATA, "%u experts in %u groups of which %u are used: that does not divide",
                        h->experts, h->expert_groups, h->expert_groups_used);
     return 0;
@@ -594,7 +640,7 @@ static int read_all(struct hparams *h, const struct keys *k, const struct store 
     settle_query_scale(h);
     if (h->arch->setup && h->arch->setup(h, k, e) < 0)
         return -1;
-    return settle(h, e);
+    return read_local(h, k, e) < 0 ? -1 : settle(h, e);
 }
 
 static int read_gguf(struct hparams *h, const struct store *s, struct err *e)

@@ -41,6 +41,7 @@ struct rope_params {
     float short_mscale,
         long_mscale; /* the attention factor on either side of the original context; 0 = not given */
     uint32_t factors;
+    bool apart; /* [1]: a GGUF file's divisors are not for it */
 };
 
 /* How the rows of a text become one; the first four are GGUF's numbers. */
@@ -73,9 +74,9 @@ struct ssm_params {
     uint32_t inner, state, heads, groups;
     float dt_range[2]; /* of mamba's time step; the second 0 = no bound */
     float eps;         /* of the norm of the output, or (mamba 1) of dt, B and C */
+    enum act_kind act; /* of the convolution */
     bool norms;        /* dt, B and C are normed also without weights */
     bool norm_first;   /* the output is normed before its gate */
-    bool norm_whole;   /* as one group */
     bool tiled;        /* value heads of a key head are not side by side */
     bool scaled;       /* falcon-h1: z, x, B, C, dt times `scale` */
     float scale[5], in_scale, out_scale;

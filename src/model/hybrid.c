@@ -3,10 +3,12 @@
 #include "model/families.h"
 
 #include "base/log.h"
+#include "format/gguf.h"
 #include "format/jsonread.h"
 #include "model/arch.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- which layers ---- */
@@ -114,7 +116,21 @@ static int layers_by_period(struct hparams *h, const struct keys *k, struct err 
     return n ? 1 : 0;
 }
 
-/* GGUF: layers without attention have no key-value heads; or a period, 4 where it is not said. */
+/* Delta nets: those with a decay are recurrent; 0: the file is of another kind, or has no tensors. */
+static int layers_by_tensor(struct hparams *h, const struct keys *k)
+{
+    char name[32];
+    if (h->arch->mixer != build_delta || !gguf_tensor_count(k->gguf))
+        return 0;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        snprintf(name, sizeof name, "blk.%u.ssm_a", i);
+        const bool decays = gguf_find_tensor(k->gguf, name);
+        set_layer(h, i, !decays, decays);
+    }
+    return 1;
+}
+
+/* GGUF: layers without attention have no key-value heads; or their tensors say it, or a period, 4 where it is not said. */
 static int layers_of_gguf(struct hparams *h, const struct keys *k, struct err *e)
 {
     bool some = false;
@@ -122,7 +138,7 @@ static int layers_of_gguf(struct hparams *h, const struct keys *k, struct err *e
         some |= !h->layer[i].kv_heads;
         h->layer[i].recurrent = !h->layer[i].kv_heads;
     }
-    if (some || layers_by_period(h, k, e))
+    if (some || layers_by_tensor(h, k) || layers_by_period(h, k, e))
         return e->code ? -1 : 0;
     for (uint32_t i = 0; i < h->layers && h->arch->attention_every; i++) {
         bool full = i % h->arch->attention_every == h->arch->attention_every - 1;
@@ -158,8 +174,12 @@ static int find_mixers(struct hparams *h, const struct keys *k, struct err *e)
         got = layers_by_number(h, json_object_get(kimi, "full_attn_layers"), 1);
     if (!got)
         got = layers_by_period(h, k, e);
-    if (!got)
+    const bool none = json_is_null(json_object_get(k->config, "attn_layer_indices")), /* bamba */
+        all = json_is_null(json_object_get(k->config, "full_attn_idxs"));             /* lfm2 */
+    if (!got && !none && !all)
         return err_set(e, ERR_DATA, "config.json does not say which layers have attention");
+    for (uint32_t i = 0; i < h->layers && !got; i++)
+        set_layer(h, i, all, none);
     return got < 0 ? -1 : 0;
 }
 
@@ -187,7 +207,6 @@ static int read_mamba2(struct hparams *h, const struct keys *k, struct err *e)
     json_t *limit = keys_json(k, "time_step_limit|mamba_dt_limit", found),
            *size = keys_json(k, "mamba_d_head|mamba_head_dim|mamba_headdim", found);
     s->eps = s->eps != 0 ? s->eps : h->eps;
-    s->norm_whole |= h->arch->ssm_norm_whole && !k->gguf && s->groups > 1;
     if (json_is_integer(size) && keys_u32(k, NULL, found, HPARAMS_SIZE, &head, e) < 0)
         return -1;
     if (keys_u32(k, NULL, "mamba_expand|expand", HPARAMS_SIZE, &expand, e) < 0)
@@ -263,6 +282,7 @@ int mamba_setup(struct hparams *h, const struct keys *k, struct err *e)
 
 int jamba_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
+    h->rope_dims = 0;
     for (uint32_t i = 0; i < h->layers; i++)
         h->layer[i].rope = false;
     return read_mixers(h, k, e) < 0 || read_mamba(h, k, e) < 0 ? -1 : 0;
@@ -317,9 +337,17 @@ int nemotron_h_setup(struct hparams *h, const struct keys *k, struct err *e)
     if (keys_u32(k, NULL, "moe_shared_expert_intermediate_size", HPARAMS_COUNT, &h->shared_ffn, e) < 0 ||
         hybrid_mamba2_setup(h, k, e) < 0)
         return -1;
+    if (!k->gguf) { /* the definition does not read time_step_limit */
+        h->ssm.dt_range[0] = 0.001f;
+        h->ssm.dt_range[1] = 0;
+        if (keys_f32(k, NULL, "time_step_min|mamba_dt_min", HPARAMS_REAL, &h->ssm.dt_range[0], e) < 0)
+            return -1;
+    }
+    h->window = 0;    /* read by nothing, too */
+    h->rope_dims = 0; /* a key of GGUF files all the same, which may be larger than a head */
     for (uint32_t i = 0; i < h->layers; i++) {
         struct layer_params *l = &h->layer[i];
-        l->rope = false;
+        l->rope = l->sliding = false;
         if (k->gguf && l->ffn)
             l->recurrent = false;
         if (l->recurrent || l->kv_heads)
@@ -401,8 +429,12 @@ int olmo_hybrid_setup(struct hparams *h, const struct keys *k, struct err *e)
     h->ssm.eps = 1e-5f;
     char found[64];
     json_t *rope = keys_json(k, "rope_parameters|rope_scaling|rope_theta", found);
+    if (json_is_null(json_object_get(rope, "rope_theta")))
+        rope = NULL;
     for (uint32_t i = 0; !k->gguf && !rope && i < h->layers; i++)
         h->layer[i].rope = false;
+    if (k->gguf && layer_bases(h, k, e) < 0)
+        return -1;
     return read_mixers(h, k, e) < 0 || read_delta(h, k, e) < 0 ? -1 : 0;
 }
 
@@ -451,7 +483,8 @@ int kimi_linear_setup(struct hparams *h, const struct keys *k, struct err *e)
     struct ssm_params *s = &h->ssm;
     char found[64], how[32] = "";
     struct keys in = {.config = keys_json(k, "linear_attn_config", found)};
-    s->heads = h->heads;
+    if (!k->gguf || !s->heads)
+        s->heads = h->heads;
     if (!s->kda_dim)
         s->kda_dim = h->k_dim;
     if (keys_u32(k, NULL, "short_conv_kernel_size|linear_conv_kernel_dim", HPARAMS_SIZE, &s->conv, e) < 0 ||
@@ -495,7 +528,46 @@ int minimax_setup(struct hparams *h, const struct keys *k, struct err *e)
                            (double)*a);
     }
     h->residual_scale = 1;
+    for (uint32_t i = 0; i < h->layers && !k->gguf; i++)
+        h->layer[i].sliding = h->window; /* of those with attention, whatever their type is called */
     return read_mixers(h, k, e);
+}
+
+/* config.json has factors of the width. */
+int xlstm_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    struct ssm_params *s = &h->ssm;
+    static const double most[2] = {0, 64};
+    float keys = 0, values = 0, ffn = 0;
+    uint32_t unit = 1;
+    bool biased = false;
+    if (keys_bool(k, NULL, "use_bias", &biased, e) < 0)
+        return -1;
+    if (biased)
+        return err_set(e, ERR_DATA, "config.json: use_bias is true; norms with biases are not supported");
+    if (keys_f32(k, NULL, "qk_dim_factor", most, &keys, e) < 0 ||
+        keys_f32(k, NULL, "v_dim_factor", most, &values, e) < 0 ||
+        keys_f32(k, NULL, "ffn_proj_factor", most, &ffn, e) < 0 ||
+        keys_f32(k, NULL, "eps", HPARAMS_REAL, &s->eps, e) < 0 ||
+        keys_u32(k, NULL, "ffn_round_up_to_multiple_of", HPARAMS_SIZE, &unit, e) < 0)
+        return -1;
+    if (!k->gguf) {
+        const uint32_t wide = (uint32_t)((double)h->width * (double)keys);
+        s->heads = s->groups = h->heads;
+        s->inner = (uint32_t)((double)h->width * (double)values);
+        s->state = wide % h->heads ? 0 : wide / h->heads;
+        h->ffn = (uint32_t)floor(((double)h->width * (double)ffn + unit - 1) / unit) * unit;
+    }
+    if (!s->heads || s->groups != s->heads || !s->state || s->state > 1024 || !s->inner ||
+        s->inner % s->heads || !h->ffn)
+        return err_set(e, ERR_DATA, "%u heads of %u keys and %u values in all: that does not divide",
+                       s->heads, s->state, s->inner);
+    h->k_dim = h->v_dim = 0;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        set_layer(h, i, false, true);
+        h->layer[i].ffn = h->ffn;
+    }
+    return 0;
 }
 
 /* ---- plans ---- */

@@ -81,20 +81,28 @@ static weight_id jetmoe_bias(struct build *b, uint32_t layer)
     return all ? bind_table(&b->bind, t->name, NULL, all, (struct shape){1, h->width, h->experts}) : 0;
 }
 
+/* The norms of layers have this epsilon whatever config.json says, which is for the last one. */
+static struct norm layer_norm(struct build *b, const char *name, uint32_t layer)
+{
+    struct norm n = build_norm(b, name, (int)layer);
+    n.eps = 1e-6f;
+    return n;
+}
+
 void jetmoe_build(struct build *b)
 {
     const struct hparams *h = b->h;
     struct operand weights = plan_buffer(b->p, h->experts);
     build_embed(b);
     for (uint32_t i = 0; i < h->layers; i++) {
-        struct norm in = build_norm(b, "attn_norm", (int)i);
+        struct norm in = layer_norm(b, "attn_norm", i);
         struct op_proj *router = &plan_add(b->p, OP_PROJ, i)->proj;
         *router = (struct op_proj){.in = b->x, .norm = in, .out = weights, .scale = {1}, .count = 1};
         router->best = h->experts_used;
         router->linear[0] = bind_linear(&b->bind, "attn_gate_inp", (int)i, h->experts, h->width);
         jetmoe_qkv(b, i, in);
         jetmoe_attend(b, i, weights);
-        struct op_moe *moe = build_moe(b, i, build_norm(b, "ffn_norm", (int)i));
+        struct op_moe *moe = build_moe(b, i, layer_norm(b, "ffn_norm", i));
         moe->down.bias = jetmoe_bias(b, i);
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));

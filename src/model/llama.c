@@ -25,7 +25,7 @@ void llama_build(struct build *b)
 }
 
 /* A base of rope for each layer; 0: it does not rotate. The key in GGUF is ours. */
-static int layer_bases(struct hparams *h, const struct keys *k, struct err *e)
+int layer_bases(struct hparams *h, const struct keys *k, struct err *e)
 {
     static const double range[2] = {0, 1e12};
     float *each = arena_alloc(&h->arena, h->layers, sizeof *each);
@@ -97,6 +97,8 @@ int apertus_setup(struct hparams *h, const struct keys *k, struct err *e)
     float *all = arena_alloc(&h->arena, 5 * (size_t)h->layers, sizeof *all);
     if (!all)
         return err_memory(e, "layers", h->layers * 5 * sizeof *all);
+    if (h->act != h->arch->act) /* another activation */
+        return 0;
     for (int i = 0; k->gguf && i < 4; i++) {
         float *each = all + 4 * (size_t)h->layers;
         int got = keys_each_f32(k, names[i], NULL, HPARAMS_REAL, each, h->layers, e);

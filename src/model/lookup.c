@@ -15,32 +15,36 @@ static const struct lookup_row table[] = {
     {"position_embd", "wpe|embeddings.position_embeddings|embed_positions"},
     {"token_embd_norm", "embeddings.LayerNorm|emb_ln|embeddings.layer_norm|embeddings.norm|"
                         "word_embeddings_layernorm|embedding_norm|"
-                        "layers.0.pre_norm"},
+                        "layers.0.pre_norm|blocks.0.pre_ln"},
     {"output_norm", "norm|ln_f|final_layer_norm|final_layernorm|final_norm|norm_f|"
-                    "layer_norm"},
-    {"output", "lm_head|embed_out|output"},
+                    "layer_norm|ln_out|out_norm"},
+    {"output", "lm_head|embed_out|output_projection|output|head"},
     {"attn_norm",
      "input_layernorm|attention_layernorm|ln_1|ln_mlp|attn_norm|norm|operator_norm|"
      "attention_layer_norm|input_layernorm.#|self_attn_layer_norm|norm_1|"
-     "norm_attn_norm.norm_1|attention_norm|mamba_decoder.input_layernorm|temporal_pre_norm|pre_mixer_norm"},
+     "norm_attn_norm.norm_1|attention_norm|mamba_decoder.input_layernorm|temporal_pre_norm|pre_mixer_norm|"
+     "ln1|norm_mlstm"},
     {"attn_norm_2", "ln_attn|self_attn.norm|"
-                    "ffn_norm"},
-    {"attn_q", "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
-               "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
-               "attn.attention.q_proj|shared_transformer.self_attn.q_proj|"
-               "shared_transf.self_attn.q_proj|temporal_block.q_proj"},
-    {"attn_k", "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
-               "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
-               "attn.attention.k_proj|shared_transformer.self_attn.k_proj|"
-               "shared_transf.self_attn.k_proj|temporal_block.k_proj"},
+                    "ffn_norm|ln2"},
+    {"attn_q",
+     "self_attn.q_proj|attention.self.query|attention.q_lin|attention.attn.q|"
+     "mixer.q_proj|linear_attn.q_proj|attention.q_proj|attn.q_proj|"
+     "attn.attention.q_proj|shared_transformer.self_attn.q_proj|"
+     "shared_transf.self_attn.q_proj|temporal_block.q_proj|mlstm_layer.q|self_attn.qkv_proj.q_proj"},
+    {"attn_k",
+     "self_attn.k_proj|attention.self.key|attention.k_lin|attention.attn.k|"
+     "mixer.k_proj|linear_attn.k_proj|attention.k_proj|attn.k_proj|"
+     "attn.attention.k_proj|shared_transformer.self_attn.k_proj|"
+     "shared_transf.self_attn.k_proj|temporal_block.k_proj|mlstm_layer.k|self_attn.qkv_proj.k_proj"},
     {"attn_v", "self_attn.v_proj|attention.self.value|attention.v_lin|attention.attn.v|"
                "mixer.v_proj|linear_attn.v_proj|attention.v_proj|attn.v_proj|"
                "attn.attention.v_proj|shared_transformer.self_attn.v_proj|"
-               "shared_transf.self_attn.v_proj|temporal_block.v_proj"},
+               "shared_transf.self_attn.v_proj|temporal_block.v_proj|mlstm_layer.v|"
+               "self_attn.qkv_proj.v_proj_current"},
     {"attn_qkv", "self_attn.qkv_proj|attn.c_attn|attention.query_key_value|"
                  "self_attention.query_key_value|attn.Wqkv|mixer.Wqkv|linear_attn.in_proj_qkv|"
                  "self_attn.query_key_value|norm_attn_norm.attn.Wqkv|attention.wqkv|"
-                 "attn.qkv_proj|mixer.qkv_proj"},
+                 "attn.qkv_proj|mixer.qkv_proj|mlstm_layer.qkv_opreact"},
     {"attn_output", "self_attn.o_proj|attn.c_proj|attention.dense|self_attention.dense|"
                     "self_attn.dense|attention.output.dense|attn.out_proj|mixer.out_proj|"
                     "attention.out_lin|attention.attn.o|attn.Wo|self_attn.out_proj|mixer.o_proj|"
@@ -60,24 +64,28 @@ static const struct lookup_row table[] = {
     {"ffn_norm", "pre_feedforward_layernorm|pre_mlp_layernorm|feedforward_layernorm|"
                  "post_attention_layernorm|ln_2|mlp_norm|pre_ff_layernorm|ffn_norm|"
                  "feedforward_layer_norm|post_attention_layernorm.#|final_layer_norm|norm_2|shared_"
-                 "transformer.pre_ff_layernorm|shared_transf.pre_ff_layernorm|channel_pre_norm|pre_mlp_norm"},
+                 "transformer.pre_ff_layernorm|shared_transf.pre_ff_layernorm|channel_pre_norm|pre_mlp_norm|"
+                 "norm_ffn"},
     {"post_ffw_norm", "post_feedforward_layernorm|post_mlp_layernorm|post_norm2|post_mlp_norm"},
     {"ffn_gate", "mlp.gate_proj|mlp.fc12|feed_forward.gate_proj|feed_forward.w1|mlps.#.gate_proj|"
-                 "block_sparse_moe.gate_proj|mlp_block.gate_proj|shared_transf.feed_forward.gate_proj"},
+                 "block_sparse_moe.gate_proj|mlp_block.gate_proj|shared_transf.feed_forward.gate_proj|"
+                 "ffn.proj_up_gate"},
     {"ffn_up", "mlp.up_proj|mlp.c_fc|mlp.dense_h_to_4h|mlp.fc11|mlp.fc1|intermediate.dense|"
                "ffn.lin1|feed_forward.up_proj|feed_forward.w3|mixer.up_proj|mlps.#.up_proj|"
                "block_sparse_moe.up_proj|mlp.fc_in|fc1|ffn.up_proj|mlp_block.up_proj|"
-               "shared_transf.feed_forward.up_proj"},
+               "shared_transf.feed_forward.up_proj|ffn.proj_up"},
     {"ffn_down",
      "mlp.down_proj|mlp.c_proj|mlp.dense_4h_to_h|mlp.fc2|output.dense|ffn.lin2|mlp.Wo|"
      "feed_forward.down_proj|feed_forward.w2|mixer.down_proj|shared_mlp.output_linear|"
      "mlps.#.down_proj|block_sparse_moe.down_proj|mlp.fc_out|fc2|ffn.down_proj|shared_"
-     "transformer.feed_forward.down_proj|shared_transf.feed_forward.down_proj|mlp_block.down_proj"},
-    {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear"},
+     "transformer.feed_forward.down_proj|shared_transf.feed_forward.down_proj|mlp_block.down_proj|"
+     "ffn.proj_down"},
+    {"ffn_gate_up", "mlp.gate_up_proj|mlp.Wi|shared_mlp.input_linear|ffn.proj_up_gate_z"},
     {"ffn_gate_inp",
      "mlp.router.layer|mlp.gate|block_sparse_moe.gate|mlp.router|block_sparse_moe.router.layer|"
      "block_sparse_moe.router|mlp.gate.wg|mlp.router.gate|feed_forward.router|"
-     "feed_forward.gate|mixer.gate|router.proj|mlp.router.classifier|ffn.router.layer"},
+     "feed_forward.gate|mixer.gate|router.proj|mlp.router.classifier|ffn.router.layer|"
+     "mlp.gate.router_mlp.out_proj"},
     {"exp_probs_b", "mlp.gate.e_score_correction|mlp.e_score_correction|mlp.expert|"
                     "block_sparse_moe.e_score_correction|block_sparse_moe.gate.e_score_correction|"
                     "mixer.gate.e_score_correction|feed_forward.expert|mlp.gate.expert|"
@@ -133,25 +141,28 @@ static const struct lookup_row table[] = {
     {"xielu_eps", "mlp.act_fn.eps"},
     {"ssm_in", "mixer.in_proj|mamba.in_proj|linear_attn.in_proj_qkvz|mamba_decoder.mamba.in_proj"},
     {"ssm_conv1d", "mixer.conv1d|mamba.conv1d|linear_attn.conv1d|mamba_decoder.mamba.conv1d|"
-                   "temporal_block.conv_1d"},
+                   "temporal_block.conv_1d|self_attn.conv1d"},
     {"ssm_conv1d_q", "self_attn.q_conv1d|linear_attn.q_conv1d|attention.q_conv1d"},
     {"ssm_conv1d_k", "self_attn.k_conv1d|linear_attn.k_conv1d|attention.k_conv1d"},
     {"ssm_conv1d_v", "self_attn.v_conv1d|linear_attn.v_conv1d|attention.v_conv1d"},
     {"ssm_x", "mixer.x_proj|mamba.x_proj|mixer.bcdt_proj|mamba.x_proj_weight|"
               "mamba_decoder.mamba.x_proj_weight"},
     {"ssm_dt", "mixer.dt_proj|mamba.dt_proj|mixer.dt|mamba.dt|linear_attn.dt|self_attn.dt|attention.dt|"
+               "self_attn.forget_gate.dt|"
                "mamba_decoder.mamba.dt|mamba.dt_proj_weight|mamba_decoder.mamba.dt_proj|"
                "mamba_decoder.mamba.dt_proj_weight"},
     {"ssm_dt_norm", "mamba.dt_layernorm|mixer.dt_norm_weight"},
     {"ssm_b_norm", "mamba.b_layernorm|mixer.B_norm_weight"},
     {"ssm_c_norm", "mamba.c_layernorm|mixer.C_norm_weight"},
     {"ssm_a",
-     "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log|mamba_decoder.mamba.A_log"},
+     "mixer.A_log|mamba.A_log|linear_attn.A_log|self_attn.A_log|attention.A_log|mamba_decoder.mamba.A_log|"
+     "self_attn.forget_gate.A_log"},
     {"ssm_d", "mixer.D|mamba.D|mamba_decoder.mamba.D"},
     {"ssm_norm", "mixer.norm|mamba.norm|linear_attn.norm|linear_attn.o_norm|self_attn.o_norm|"
-                 "attention.o_norm|mamba_decoder.mamba.norm"},
+                 "attention.o_norm|mamba_decoder.mamba.norm|mlstm_layer.multihead_norm"},
     {"ssm_out",
-     "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj|mamba_decoder.mamba.out_proj"},
+     "mixer.out_proj|mamba.out_proj|linear_attn.out_proj|linear_attn.o_proj|mamba_decoder.mamba.out_proj|"
+     "mlstm_layer.out_proj"},
     {"lru_in", "temporal_block.linear_x"},
     {"lru_gate", "temporal_block.linear_y"},
     {"lru_out", "temporal_block.linear_out"},
@@ -159,11 +170,32 @@ static const struct lookup_row table[] = {
     {"lru_input_gate", "temporal_block.rg_lru.input_gate_weight|temporal_block.rg_lru.input_gate"},
     {"lru_recurrent_gate",
      "temporal_block.rg_lru.recurrent_gate_weight|temporal_block.rg_lru.recurrent_gate"},
+    {"attn_v_next", "self_attn.qkv_proj.v_proj_delayed"},
+    {"attn_k_scale", "self_attn.qk_norm.temp"},
+    {"cca_conv", "self_attn.qkv_proj.conv_qk_depthwise"},
+    {"cca_conv_heads", "self_attn.qkv_proj.conv_qk_grouped"},
+    {"token_embd_scale", "input_hidden_states_scale|input_hidden_states"},
+    {"attn_branch_scale", "post_attention_residual_scale.hidden_states_scale|"
+                          "post_attention_residual_scale.hidden_states"},
+    {"attn_stream_scale", "post_attention_residual_scale.residual_scale|"
+                          "post_attention_residual_scale.residual"},
+    {"ffn_branch_scale", "post_mlp_residual_scale.hidden_states_scale|post_mlp_residual_scale.hidden_states"},
+    {"ffn_stream_scale", "post_mlp_residual_scale.residual_scale|post_mlp_residual_scale.residual"},
+    {"router_down", "mlp.gate.down_proj"},
+    {"router_scale", "mlp.gate.router_states_scale"},
+    {"router_norm", "mlp.gate.router_mlp.norm"},
+    {"router_balance", "mlp.gate.balancing_biases"},
+    {"router_1", "mlp.gate.router_mlp.fc1"},
+    {"router_2", "mlp.gate.router_mlp.fc2"},
+    {"mlstm_gates", "mlstm_layer.ifgate_preact"},
+    {"mlstm_input_gate", "mlstm_layer.igate_preact"},
+    {"mlstm_forget_gate", "mlstm_layer.fgate_preact"},
     {"ssm_ba", "linear_attn.in_proj_ba"},
     {"ssm_beta", "linear_attn.in_proj_b|linear_attn.b_proj|self_attn.b_proj|attention.b_proj"},
     {"ssm_alpha", "linear_attn.in_proj_a|linear_attn.a_proj"},
-    {"ssm_f_a", "self_attn.f_a_proj|self_attn.f_proj|attention.f_a_proj|attention.f_proj"},
-    {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj"},
+    {"ssm_f_a", "self_attn.f_a_proj|self_attn.f_proj|attention.f_a_proj|attention.f_proj|"
+                "self_attn.forget_gate.f_a_proj|self_attn.forget_gate.f_proj"},
+    {"ssm_f_b", "self_attn.f_b_proj|attention.f_b_proj|self_attn.forget_gate.f_b_proj"},
     {"ssm_g_a", "self_attn.g_a_proj|self_attn.g_proj|attention.g_a_proj|attention.g_proj"},
     {"ssm_g_b", "self_attn.g_b_proj|attention.g_b_proj"},
     {"shared_attn_norm", "shared_transformer.input_layernorm|shared_transf.input_layernorm"},
@@ -177,23 +209,29 @@ static const struct lookup_row table[] = {
     {"attn_v_low_b", "shared_transformer.self_attn.linear_v_adapter_list.%u.1"},
     {"ffn_low_a", "shared_transformer.feed_forward.gate_up_proj_adapter_list.%u.0"},
     {"ffn_low_b", "shared_transformer.feed_forward.gate_up_proj_adapter_list.%u.1"},
-    {"time_mix_receptance", "attn.r_proj"},
-    {"time_mix_key", "attn.k_proj"},
-    {"time_mix_value", "attn.v_proj"},
-    {"time_mix_output", "attn.o_proj"},
-    {"time_mix_ln", "attn.g_norm"},
-    {"time_mix_lerp_r", "attn.x_r"},
-    {"time_mix_lerp_w", "attn.x_w"},
-    {"time_mix_lerp_k", "attn.x_k"},
-    {"time_mix_lerp_v", "attn.x_v"},
+    {"time_mix_receptance", "attn.r_proj|attention.receptance"},
+    {"time_mix_key", "attn.k_proj|attention.key"},
+    {"time_mix_value", "attn.v_proj|attention.value"},
+    {"time_mix_output", "attn.o_proj|attention.output"},
+    {"time_mix_gate", "attention.gate"},
+    {"time_mix_ln", "attn.g_norm|attention.ln_x"},
+    {"time_mix_lerp_x", "attention.time_maa_x"},
+    {"time_mix_lerp_r", "attn.x_r|attention.time_mix_receptance|attention.time_maa_r"},
+    {"time_mix_lerp_w", "attn.x_w|attention.time_maa_w"},
+    {"time_mix_lerp_k", "attn.x_k|attention.time_mix_key|attention.time_maa_k"},
+    {"time_mix_lerp_v", "attn.x_v|attention.time_mix_value|attention.time_maa_v"},
     {"time_mix_lerp_a", "attn.x_a"},
-    {"time_mix_lerp_g", "attn.x_g"},
+    {"time_mix_lerp_g", "attn.x_g|attention.time_maa_g"},
     {"time_mix_lerp_fused", "attn.x_x"},
+    {"time_mix_decay", "attention.time_decay"},
+    {"time_mix_decay_w1", "attention.time_decay_w1"},
+    {"time_mix_decay_w2", "attention.time_decay_w2"},
+    {"time_mix_first", "attention.time_first|attention.time_faaaa"},
     {"time_mix_k_k", "attn.k_k"},
     {"time_mix_k_a", "attn.k_a"},
     {"time_mix_r_k", "attn.r_k"},
-    {"time_mix_w1", "attn.w_lora.lora.0"},
-    {"time_mix_w2", "attn.w_lora.lora.2"},
+    {"time_mix_w1", "attn.w_lora.lora.0|attention.time_maa_w1"},
+    {"time_mix_w2", "attn.w_lora.lora.2|attention.time_maa_w2"},
     {"time_mix_w0", "attn.w_lora.lora.2"},
     {"time_mix_a1", "attn.a_lora.lora.0"},
     {"time_mix_a2", "attn.a_lora.lora.2"},
@@ -203,15 +241,17 @@ static const struct lookup_row table[] = {
     {"time_mix_v0", "attn.v_lora.lora.2"},
     {"time_mix_g1", "attn.g_lora.lora.0"},
     {"time_mix_g2", "attn.g_lora.lora.2"},
-    {"channel_mix_lerp_k", "ffn.x_k"},
-    {"channel_mix_key", "ffn.key"},
-    {"channel_mix_value", "ffn.value"},
+    {"channel_mix_lerp_k", "ffn.x_k|feed_forward.time_mix_key|feed_forward.time_maa_k"},
+    {"channel_mix_lerp_r", "feed_forward.time_mix_receptance|feed_forward.time_maa_r"},
+    {"channel_mix_key", "ffn.key|feed_forward.key"},
+    {"channel_mix_value", "ffn.value|feed_forward.value"},
+    {"channel_mix_receptance", "feed_forward.receptance"},
     {"shortconv.in_proj", "conv.in_proj"},
     {"shortconv.conv", "conv.conv"},
     {"shortconv.out_proj", "conv.out_proj"},
     {"attn_gate",
      "self_attn.output_gate|self_attn.gate_proj|self_attn.g_proj|attention.g_proj|linear_attn.in_proj_z|"
-     "linear_attn.g_proj"},
+     "linear_attn.g_proj|mlstm_layer.ogate_preact"},
     {"ffn_gate_inp.scale", "router.scale"},
     {"ffn_down_exps.scale", "router.per_expert_scale"},
     {"indexer.attn_q_b", "self_attn.indexer.wq_b"},
@@ -244,6 +284,7 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
 {
     static const char *const roots[] = {"model.language_model.",
                                         "language_model.model.",
+                                        "language_model.backbone.",
                                         "model.text_model.",
                                         "model.decoder.",
                                         "model.",
@@ -251,6 +292,7 @@ void lookup_open(struct lookup *n, const struct store *s, const char *wrap)
                                         "transformer.",
                                         "gpt_neox.",
                                         "backbone.",
+                                        "rwkv.",
                                         "bert.",
                                         "roberta.",
                                         "distilbert.",

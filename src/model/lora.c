@@ -582,8 +582,12 @@ static struct lora_pair lora_site(struct lora_reader *l, const struct op *op, co
 {
     weight_id id = site_field(op, at->weight);
     struct weight of = l->m->weights.all[id];
-    if (!at->name)
-        return lora_bound(l, op, &of, &l->m->bound[id]);
+    if (op->kind == OP_QKV && op->qkv.given.buffer)
+        return (struct lora_pair){0}; /* other operations compute it */
+    const struct bound *bound = &l->m->bound[id];
+    const bool other = op->kind == OP_FFN && bound->name && !bound->whole && strncmp(bound->name, "ffn_", 4);
+    if (!at->name || other) /* RWKV calls its feed-forward otherwise */
+        return lora_bound(l, op, &of, bound);
     int layer = op->layer == UINT32_MAX ? LOOKUP_NO_LAYER : (int)op->layer;
     struct lora_source s;
     struct order whole = {.slice = {NULL, 1, of.rows, 0, of.rows}};
@@ -606,8 +610,8 @@ static struct lora_pair lora_site(struct lora_reader *l, const struct op *op, co
         s = both;
         whole = lora_part(l, op, at, of.rows);
     }
-    if (found && l->m->bound[id].whole && !strcmp(l->m->bound[id].whole, at->name))
-        lora_slice(&l->m->bound[id], &whole); /* q beside its gate */
+    if (found && bound->whole && !strcmp(bound->whole, at->name))
+        lora_slice(bound, &whole); /* q beside its gate */
     lora_turn_heads(l, op, at, &whole);
     return found && !l->b.e->code ? lora_plain(l, &s, &whole, of.rows, of.cols) : (struct lora_pair){0};
 }

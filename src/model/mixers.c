@@ -63,10 +63,26 @@ static void build_conv(struct build *b, uint32_t layer, const char *name, struct
     plan_add(b->p, OP_CONV, layer)->conv = conv;
 }
 
+static const char *const conv_qkv[] = {"ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"};
+
+/* KDA's convolutions in one tensor, three of the same length, which GGUF has apart. */
+static weight_id split_conv_qkv(struct build *b, uint32_t layer, uint32_t channels)
+{
+    const uint32_t cols = b->h->ssm.conv, each = channels / 3;
+    const struct tensor *t =
+        bind_tensor(&b->bind, (struct tensor_at){"ssm_conv1d", (int)layer, LOOKUP_NO_EXPERT}, ".weight");
+    const float *w = t ? bind_floats(&b->bind, t, (uint64_t)channels * cols, 0) : NULL;
+    for (uint32_t i = 0; w && i < 3; i++)
+        bind_table(&b->bind, t->name,
+                   &(struct bound){.name = conv_qkv[i], .layer = (int)layer, .suffix = ".weight"},
+                   w + (size_t)i * each * cols, (struct shape){each, cols, 1});
+    return w ? bind_table(&b->bind, t->name, NULL, w, (struct shape){channels, cols, 1}) : 0;
+}
+
 /* The convolutions of Q, K and V as one: they are separate tensors of any lengths, one after the other. */
 static weight_id bind_conv_qkv(struct build *b, uint32_t layer, uint32_t channels)
 {
-    static const char *const names[] = {"ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"};
+    const char *const *names = conv_qkv;
     size_t cols = b->h->ssm.conv, all = channels * cols, at = 0;
     float *w = bind_memory(&b->bind, all * sizeof *w);
     for (int i = 0; w && i < 3; i++) {
@@ -158,7 +174,7 @@ struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in)
                    c = build_mix(b, MIX_CONV, channels), y = build_mix(b, MIX_OUT, inner);
     mamba2_inputs(b, layer, build_proj(b, layer, b->x, in, p));
     build_conv(b, layer, "ssm_conv1d",
-               (struct op_conv){.in = column(p, inner), .out = c, .channels = channels, .act = ACT_SILU});
+               (struct op_conv){.in = column(p, inner), .out = c, .channels = channels, .act = s->act});
     weight_id a = bind_decay(b, layer, (struct shape){1, s->heads, 1});
     struct op_scan *scan = build_scan(
         b, layer,
@@ -172,8 +188,7 @@ struct op_out *build_mamba2(struct build *b, uint32_t layer, struct norm in)
     struct op_out *o = build_back(b, layer, "ssm_out", y, inner);
     o->gate = (struct gate){.in = p, .act = ACT_SILU, .first = !s->norm_first};
     if (bind_has(&b->bind, "ssm_norm", (int)layer)) {
-        o->norm = (struct norm){.kind = NORM_RMS, .eps = s->eps};
-        o->norm.heads = s->norm_whole ? 1 : s->groups;
+        o->norm = (struct norm){.kind = NORM_RMS, .eps = s->eps, .heads = s->groups};
         o->norm.weight = bind_vector(&b->bind, "ssm_norm", (int)layer, ".weight", inner, 0);
     }
     return o;
@@ -198,8 +213,7 @@ struct op_out *build_mamba(struct build *b, uint32_t layer, struct norm in)
                    dt = build_mix(b, MIX_STEP, inner);
     proj_add(build_proj(b, layer, b->x, in, p), /* x, z */
              bind_linear(&b->bind, "ssm_in", (int)layer, 2 * inner, b->h->width));
-    build_conv(b, layer, "ssm_conv1d",
-               (struct op_conv){.in = p, .out = c, .channels = inner, .act = ACT_SILU});
+    build_conv(b, layer, "ssm_conv1d", (struct op_conv){.in = p, .out = c, .channels = inner, .act = s->act});
     proj_add(build_proj(b, layer, c, (struct norm){0}, low), /* dt, B, C */
              bind_linear(&b->bind, "ssm_x", (int)layer, rank + 2 * s->state, inner));
     struct norm dt_norm = mamba_norm(b, "ssm_dt_norm", layer, rank, 0);
@@ -227,6 +241,18 @@ static void blocks_of(struct build *b, uint32_t layer, weight_id w, struct opera
     plan_add(b->p, OP_HEADS, layer)->heads = (struct op_heads){.in = in, .out = out, .weight = w};
 }
 
+/* x and z, which lie in turns in the file, one after the other. */
+static void mamba_halves(struct build *b, uint32_t layer, struct norm in, const struct slice part[2],
+                         struct operand out)
+{
+    const uint32_t rows = 2 * b->h->ssm.inner;
+    struct linear half[2] = {0};
+    bind_split(&b->bind, "ssm_in", (int)layer, (struct shape){rows, b->h->width, 1}, part, 2, half);
+    struct op_proj *o = build_proj(b, layer, b->x, in, out);
+    proj_add(o, half[0]);
+    proj_add(o, half[1]);
+}
+
 /* zamba: mamba 1 in heads, each with dt, B and C of its own channels. x and z lie channel by channel. */
 struct op_out *build_mamba_heads(struct build *b, uint32_t layer, struct norm in)
 {
@@ -244,12 +270,8 @@ struct op_out *build_mamba_heads(struct build *b, uint32_t layer, struct norm in
                                   {names[1], 1, all, rank, s->state},
                                   {names[2], 1, all, rank + s->state, s->state}};
     struct linear of[3] = {0};
-    bind_split(w, "ssm_in", il, (struct shape){2 * inner, b->h->width, 1}, xz, 2, of);
-    struct op_proj *o = build_proj(b, layer, b->x, in, p);
-    proj_add(o, of[0]);
-    proj_add(o, of[1]);
-    build_conv(b, layer, "ssm_conv1d",
-               (struct op_conv){.in = p, .out = c, .channels = inner, .act = ACT_SILU});
+    mamba_halves(b, layer, in, xz, p);
+    build_conv(b, layer, "ssm_conv1d", (struct op_conv){.in = p, .out = c, .channels = inner, .act = s->act});
     if (bind_has(w, "ssm_x", il))
         bind_split(w, "ssm_x", il, (struct shape){all, size, heads}, part, 3, of);
     for (int i = 0; i < 3; at = column(at, heads * rows[i++])) {
@@ -287,11 +309,7 @@ struct op_out *build_plamo2(struct build *b, uint32_t layer, struct norm in)
                    dt = build_mix(b, MIX_STEP, s->heads);
     const struct slice part[2] = {{"ssm_in", s->heads, 2 * size, 0, size},
                                   {"ssm_in", s->heads, 2 * size, size, size}};
-    struct linear zx[2] = {0};
-    bind_split(w, "ssm_in", il, (struct shape){2 * inner, b->h->width, 1}, part, 2, zx);
-    struct op_proj *o = build_proj(b, layer, b->x, in, p);
-    proj_add(o, zx[0]);
-    proj_add(o, zx[1]);
+    mamba_halves(b, layer, in, part, p);
     build_conv(b, layer, "ssm_conv1d",
                (struct op_conv){.in = column(p, inner), .out = c, .channels = inner, .act = ACT_SILU});
     proj_add(build_proj(b, layer, c, (struct norm){0}, low), /* B, C, dt */
@@ -377,7 +395,7 @@ struct op_out *build_delta(struct build *b, uint32_t layer, struct norm in)
     struct operand p = build_mix(b, MIX_IN, channels + s->inner + 2 * s->heads),
                    c = build_mix(b, MIX_CONV, channels), y = build_mix(b, MIX_OUT, s->inner);
     delta_inputs(b, layer, build_proj(b, layer, b->x, in, p));
-    struct op_conv conv = {.in = p, .out = c, .channels = channels, .act = ACT_SILU};
+    struct op_conv conv = {.in = p, .out = c, .channels = channels, .act = s->act};
     if (bind_has(&b->bind, "ssm_conv1d_q", (int)layer))
         conv.weight = bind_conv_qkv(b, layer, channels);
     build_conv(b, layer, "ssm_conv1d", conv);
@@ -444,8 +462,10 @@ struct op_out *build_kda(struct build *b, uint32_t layer, struct norm in)
                (struct op_conv){.in = p,
                                 .out = c,
                                 .channels = 3 * inner,
-                                .act = ACT_SILU,
-                                .weight = bind_conv_qkv(b, layer, 3 * inner)});
+                                .act = s->act,
+                                .weight = bind_has(&b->bind, "ssm_conv1d", (int)layer)
+                                              ? split_conv_qkv(b, layer, 3 * inner)
+                                              : bind_conv_qkv(b, layer, 3 * inner)});
     /* The bounded decay is of +exp(A_log), in GGUF too. */
     weight_id a = s->bound < 0 ? bind_mapped(b, "ssm_a", layer, "", (struct shape){1, s->heads, 1},
                                              b->h->container == STORE_GGUF ? NULL : expf)
@@ -516,15 +536,76 @@ struct op_out *build_lru(struct build *b, uint32_t layer, struct norm in)
     build_conv(b, layer, "ssm_conv1d", (struct op_conv){.in = p, .out = c, .channels = n});
     block_product(b, layer, "lru_input_gate", c, gates);
     block_product(b, layer, "lru_recurrent_gate", c, column(gates, n));
-    struct op_lru lru = {.in = c, .gate = gates, .decay = column(gates, n), .out = y, .channels = n};
-    lru.a = bind_mapped(b, "lru_a", layer, "", (struct shape){1, n, 1},
-                        b->h->container == STORE_GGUF ? NULL : lru_decay);
-    lru.gate_bias = bind_vector(w, "lru_input_gate", il, ".bias", n, 0);
-    lru.decay_bias = bind_vector(w, "lru_recurrent_gate", il, ".bias", n, 0);
-    lru.state = plan_keep(b->p, layer, 1, 1, n);
-    plan_add(b->p, OP_LRU, layer)->lru = lru;
+    struct op_cell cell = {.in = c, .gate = gates, .decay = column(gates, n), .out = y, .channels = n};
+    cell.a = bind_mapped(b, "lru_a", layer, "", (struct shape){1, n, 1},
+                         b->h->container == STORE_GGUF ? NULL : lru_decay);
+    cell.gate_bias = bind_vector(w, "lru_input_gate", il, ".bias", n, 0);
+    cell.decay_bias = bind_vector(w, "lru_recurrent_gate", il, ".bias", n, 0);
+    cell.state = plan_keep(b->p, layer, 1, 1, n);
+    plan_add(b->p, OP_CELL, layer)->cell = cell;
     struct op_out *out = build_back(b, layer, "lru_out", y, n);
     out->gate = (struct gate){.in = column(p, n), .act = b->h->act};
+    return out;
+}
+
+/* ---- xLSTM ---- */
+
+/* q, k, v and the gates of the output, of writing and of forgetting, one after the other, however the file has them. */
+static void mlstm_inputs(struct build *b, uint32_t layer, struct op_proj *o)
+{
+    const struct ssm_params *s = &b->h->ssm;
+    const uint32_t keys = s->heads * s->state, len[4] = {keys, keys, s->inner, s->inner},
+                   all = 2 * (keys + s->inner);
+    static const char *const names[4] = {"attn_q", "attn_k", "attn_v", "attn_gate"};
+    const int il = (int)layer;
+    struct slice part[4];
+    struct linear of[4] = {0};
+    for (uint32_t i = 0, at = 0; i < 4; at += len[i++])
+        part[i] = (struct slice){names[i], 1, all, at, len[i]};
+    if (bind_has(&b->bind, "attn_qkv", il))
+        bind_split(&b->bind, "attn_qkv", il, (struct shape){all, b->h->width, 1}, part, 4, of);
+    for (int i = 0; i < 4; i++)
+        proj_add(o, of[i].weight ? of[i] : bind_linear(&b->bind, names[i], il, len[i], b->h->width));
+    if (bind_has(&b->bind, "mlstm_gates", il)) {
+        proj_add(o, bind_linear(&b->bind, "mlstm_gates", il, 2 * s->heads, b->h->width));
+        return;
+    }
+    proj_add(o, bind_linear(&b->bind, "mlstm_input_gate", il, s->heads, b->h->width));
+    proj_add(o, bind_linear(&b->bind, "mlstm_forget_gate", il, s->heads, b->h->width));
+}
+
+/* mLSTM: linear attention with exponential gates, divided by the sum of its weights. */
+struct op_out *build_mlstm(struct build *b, uint32_t layer, struct norm in)
+{
+    const struct ssm_params *s = &b->h->ssm;
+    const uint32_t n = s->heads, keys = n * s->state;
+    struct operand p = build_mix(b, MIX_IN, 2 * (keys + s->inner + n)), y = build_mix(b, MIX_OUT, s->inner),
+                   gates = build_mix(b, MIX_LOW, 3 * n), size = build_mix(b, MIX_STEP, n),
+                   given = column(p, 2 * (keys + s->inner));
+    mlstm_inputs(b, layer, build_proj(b, layer, b->x, in, p));
+    if (b->h->attn_softcap > 0)
+        build_map(b, layer, given, given, 2 * n)->cap = b->h->attn_softcap;
+    struct op_cell cell = {
+        .kind = CELL_GATES, .gate = given, .decay = column(given, n), .out = gates, .channels = n};
+    cell.state = plan_keep(b->p, layer, 1, cell_kept(cell.kind), n);
+    plan_add(b->p, OP_CELL, layer)->cell = cell;
+    float *ones = bind_memory(&b->bind, n * sizeof *ones);
+    for (uint32_t i = 0; ones && i < n; i++)
+        ones[i] = 1;
+    const weight_id a = ones ? bind_table(&b->bind, "a", NULL, ones, (struct shape){1, n, 1}) : 0;
+    struct op_scan each = {.heads = n, .k_heads = n, .k_dim = s->state, .v_dim = 1, .a = a, .q = p};
+    each.decay_kind = DECAY_GIVEN, each.decay = gates, each.k = column(p, keys);
+    struct op_scan *scan = build_scan(b, layer, each); /* the sum of keys, as the gates weigh them */
+    scan->v = column(gates, n), scan->out = size, scan->q_scale = 1 / sqrtf((float)s->state);
+    each.v_dim = s->inner / n;
+    scan = build_scan(b, layer, each);
+    scan->v = column(p, 2 * keys), scan->out = y, scan->q_scale = 1 / sqrtf((float)s->state);
+    scan->write = column(gates, n);
+    scan->size = size, scan->least = column(gates, 2 * n), scan->size_eps = s->eps;
+    struct op_out *out = build_back(b, layer, "ssm_out", y, s->inner);
+    out->norm = (struct norm){.kind = NORM_LAYER, .eps = b->h->eps, .heads = n};
+    out->norm.weight = bind_vector(&b->bind, "ssm_norm", (int)layer, ".weight", s->inner, 0);
+    out->gate = (struct gate){.in = column(p, 2 * keys + s->inner), .act = ACT_SIGMOID};
     return out;
 }
 

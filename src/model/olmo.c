@@ -43,11 +43,14 @@ void olmo2_build(struct build *b)
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
 }
 
-/* olmo3: layers that slide rotate without scaling. */
+/* olmo3: layers that slide rotate without scaling, unless config.json has one for them. */
 int olmo2_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    (void)k, (void)e;
-    h->rope[1] = (struct rope_params){.theta = h->rope[1].theta, .partial = h->rope[1].partial};
+    (void)e;
+    char name[64];
+    if (k->gguf || !json_object_get(keys_json(k, "rope_parameters", name), "sliding_attention"))
+        h->rope[1] =
+            (struct rope_params){.theta = h->rope[1].theta, .partial = h->rope[1].partial, .apart = true};
     return 0;
 }
 

@@ -1,12 +1,22 @@
-/* RWKV 6 and 7: no attention. Each product sees a mix of the row and the one before it (a convolution of two columns); the
- * state of a head forgets number by number and takes k v^T, and that of RWKV 7 erases along one direction. arwkv7 and
- * rwkv6qwen2 have the feed-forward, the norms and the embedding of qwen2. */
+/* RWKV 4, 6 and 7: no attention. Each product sees a mix of the row and the one before it (a convolution of two columns).
+ * RWKV 4 averages the values of each channel; later ones have heads, whose state forgets number by number and takes k v^T,
+ * and that of RWKV 7 erases along one direction. arwkv7 and rwkv6qwen2 have the feed-forward, the norms and the embedding
+ * of qwen2. */
 #include "model/families.h"
 
 #include "model/arch.h"
 
 #include <math.h>
 #include <string.h>
+
+static void without_attention(struct hparams *h)
+{
+    h->k_dim = h->v_dim = 0;
+    for (uint32_t i = 0; i < h->layers; i++) {
+        h->layer[i].recurrent = true;
+        h->layer[i].kv_heads = 0;
+    }
+}
 
 int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
@@ -20,25 +30,49 @@ int rwkv7_setup(struct hparams *h, const struct keys *k, struct err *e)
     s->conv = 2;
     if (s->eps == 0)
         s->eps = k->gguf ? 64e-5f : h->eps * (float)s->state;
-    h->k_dim = h->v_dim = 0;
-    for (uint32_t i = 0; i < h->layers; i++) {
-        h->layer[i].recurrent = true;
-        h->layer[i].kv_heads = 0;
-    }
+    without_attention(h);
+    return 0;
+}
+
+/* What config.json does not say of RWKV 6 follows from the width. */
+static int rwkv6_folder(struct hparams *h, const struct keys *k, struct err *e)
+{
+    char found[64];
+    uint32_t divisor = 8;
+    if (keys_u32(k, NULL, "head_size_divisor", HPARAMS_SIZE, &divisor, e) < 0)
+        return -1;
+    if (h->ssm.inner && h->ssm.inner != h->width)
+        return err_set(e, ERR_DATA, "config.json: attention_hidden_size is %u; the width, %u, is expected",
+                       h->ssm.inner, h->width);
+    h->ssm.eps = 1e-5f * (float)divisor * (float)divisor;
+    if (!keys_json(k, "intermediate_size", found))
+        h->ffn = (uint32_t)(3.5 * h->width) / 32 * 32;
+    for (uint32_t i = 0; i < h->layers; i++)
+        h->layer[i].ffn = h->ffn;
     return 0;
 }
 
 /* Keys of RWKV 6; kv_heads are those of rwkv6qwen2. */
 int rwkv6_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    const uint32_t shared = h->kv_heads;
-    if (rwkv7_setup(h, k, e) < 0 ||
-        keys_u32(k, "rescale_every_n_layers", NULL, HPARAMS_COUNT, &h->ssm.every, e) < 0)
+    const uint32_t shared = k->gguf ? h->kv_heads : 0;
+    if ((!k->gguf && rwkv6_folder(h, k, e) < 0) || rwkv7_setup(h, k, e) < 0 ||
+        keys_u32(k, "rescale_every_n_layers", "rescale_every", HPARAMS_COUNT, &h->ssm.every, e) < 0)
         return -1;
     h->ssm.groups = shared ? shared : h->ssm.heads;
     if (h->ssm.heads % h->ssm.groups)
         return err_set(e, ERR_DATA, "%u heads share %u keys: that does not divide", h->ssm.heads,
                        h->ssm.groups);
+    return 0;
+}
+
+/* RWKV 4 has no heads. */
+int rwkv4_setup(struct hparams *h, const struct keys *k, struct err *e)
+{
+    if (keys_u32(k, "rescale_every_n_layers", "rescale_every", HPARAMS_COUNT, &h->ssm.every, e) < 0)
+        return -1;
+    h->ssm.inner = h->ssm.inner ? h->ssm.inner : h->width;
+    without_attention(h);
     return 0;
 }
 
@@ -50,14 +84,16 @@ enum made { MADE_R, MADE_K, MADE_V, MADE_W, MADE_A, MADE_G, MADE_S, MADE };
 
 struct rwkv {
     struct build *b;
-    uint32_t layer, width;
+    uint32_t layer, width, part; /* part: columns from one to the next of `mixed` and `made` */
     bool gated;
+    bool own;    /* mixes say how much of the row itself products see, not of the row before */
+    bool turned; /* low-rank factors lie from inputs to outputs */
     struct operand normed, mixed, made, low, erase, some, out, first;
 };
 
 static struct operand column(const struct rwkv *z, struct operand o, uint32_t i)
 {
-    o.col += i * z->width;
+    o.col += i * z->part;
     return o;
 }
 
@@ -85,7 +121,7 @@ static weight_id less_from_one(const struct rwkv *z, weight_id id)
     const float *x = id ? (const float *)(const void *)z->b->bind.weights->all[id].data : NULL;
     for (uint32_t i = 0; x && y && i < z->width; i++)
         y[i] = 1 - x[i];
-    return x && y ? bind_table(&z->b->bind, "1 - k_a", NULL, y, (struct shape){1, z->width, 1}) : 0;
+    return x && y ? bind_table(&z->b->bind, "1 less a vector", NULL, y, (struct shape){1, z->width, 1}) : 0;
 }
 
 /* out = x + (before - x) mu: columns mu and 1 - mu of a convolution. */
@@ -144,13 +180,31 @@ struct low_rank {
     enum act_kind inner, act;
 };
 
-static void project_low(const struct rwkv *z, struct operand in, struct operand out, struct low_rank r)
+static weight_id factor(const struct rwkv *z, const char *name, struct shape s)
 {
     struct binder *w = &z->b->bind;
-    const uint64_t rows = bind_rows(w, r.a, (int)z->layer);
+    const struct tensor_at at = {name, (int)z->layer, LOOKUP_NO_EXPERT};
+    if (!z->turned)
+        return bind_matrix(w, name, (int)z->layer, s);
+    const struct matrix lies = bind_find(w, at, (struct shape){s.cols, s.rows, s.count}),
+                        m = lies.data ? matrix_turn(&lies) : lies;
+    return bind_add(w, name, (int)z->layer, &m);
+}
+
+/* Rows of the first factor of a low-rank product: its ranks. */
+static uint64_t ranks(const struct rwkv *z, const char *name)
+{
+    const struct tensor_at at = {name, (int)z->layer, LOOKUP_NO_EXPERT};
+    const struct tensor *t = lookup_find(&z->b->bind.names, at, ".weight");
+    return !t ? 0 : t->shape[z->turned ? 0 : 1];
+}
+
+static void project_low(const struct rwkv *z, struct operand in, struct operand out, struct low_rank r)
+{
+    const uint64_t rows = ranks(z, r.a);
     const uint32_t rank = rows && rows <= z->width ? (uint32_t)rows : z->width;
-    struct linear a = {bind_matrix(w, r.a, (int)z->layer, (struct shape){rank, z->width, 1}), 0, 0},
-                  b = {bind_matrix(w, r.b, (int)z->layer, (struct shape){z->width, rank, 1}), 0, 0};
+    struct linear a = {factor(z, r.a, (struct shape){rank, z->width, 1}), 0, 0},
+                  b = {factor(z, r.b, (struct shape){z->width, rank, 1}), 0, 0};
     if (r.bias)
         b.bias = vector(z, r.bias, ".bias");
     project(z, in, z->low, a)->act[0] = r.inner;
@@ -325,14 +379,14 @@ static void channel_mix(const struct rwkv *z)
 
 static struct rwkv buffers(struct build *b)
 {
-    const uint32_t width = b->h->width;
-    struct rwkv z = {.b = b, .width = width, .normed = plan_buffer(b->p, width)};
-    z.mixed = plan_buffer(b->p, MIXED * width);
-    z.made = plan_buffer(b->p, MADE * width);
+    const uint32_t width = b->h->width, inner = b->h->ssm.inner, part = inner > width ? inner : width;
+    struct rwkv z = {.b = b, .width = width, .part = part, .normed = plan_buffer(b->p, width)};
+    z.mixed = plan_buffer(b->p, MIXED * part);
+    z.made = plan_buffer(b->p, MADE * part);
     z.low = plan_buffer(b->p, width);
     z.erase = plan_buffer(b->p, width);
     z.some = plan_buffer(b->p, width);
-    z.out = plan_buffer(b->p, width);
+    z.out = plan_buffer(b->p, part);
     z.first = plan_buffer(b->p, width);
     return z;
 }
@@ -374,9 +428,9 @@ static void difference(const struct rwkv *z, struct operand out)
 /* out = x + some times a vector of the layer. */
 static void shift_by(const struct rwkv *z, const char *name, struct operand out)
 {
-    weight_id mu = vector(z, name, ".weight");
+    weight_id mu = vector(z, name, ".weight"), share = z->own ? less_from_one(z, mu) : mu;
     struct op_map *m = map(z, z->some, out);
-    m->times = mu;
+    m->times = share;
     m->residual = z->normed;
 }
 
@@ -387,15 +441,14 @@ static void mix_rows(const struct rwkv *z)
                                               "time_mix_lerp_r", "time_mix_lerp_g"};
     struct build *b = z->b;
     struct binder *w = &b->bind;
-    const int il = (int)z->layer;
-    const uint64_t rows = bind_rows(w, "time_mix_w1", il);
+    const uint64_t rows = ranks(z, "time_mix_w1");
     const uint32_t rank = rows >= MIXED6 && rows <= HPARAMS_SIZE[1] ? (uint32_t)rows / MIXED6 : 1;
     struct operand low = build_mix(b, MIX_LOW, MIXED6 * rank);
     difference(z, z->some);
     shift_by(z, "time_mix_lerp_x", z->out);
-    struct linear a = {bind_matrix(w, "time_mix_w1", il, (struct shape){MIXED6 * rank, z->width, 1}), 0, 0};
+    struct linear a = {factor(z, "time_mix_w1", (struct shape){MIXED6 * rank, z->width, 1}), 0, 0};
     project(z, z->out, low, a)->act[0] = ACT_TANH;
-    weight_id up = bind_matrix(w, "time_mix_w2", il, (struct shape){z->width, rank, MIXED6});
+    weight_id up = factor(z, "time_mix_w2", (struct shape){z->width, rank, MIXED6});
     plan_add(b->p, OP_HEADS, z->layer)->heads = (struct op_heads){.in = low, .out = z->mixed, .weight = up};
     const float *mu = bind_mixes(z, names, MIXED6);
     for (uint32_t i = 0; mu && i < MIXED6; i++) {
@@ -409,7 +462,8 @@ static void mix_rows(const struct rwkv *z)
     }
 }
 
-static void time_mix6(const struct rwkv *z)
+/* scale: of what is added to the stream. */
+static void time_mix6(const struct rwkv *z, float scale)
 {
     struct build *b = z->b;
     struct binder *w = &b->bind;
@@ -441,10 +495,10 @@ static void time_mix6(const struct rwkv *z)
     struct op_out *o = &plan_add(b->p, OP_OUT, z->layer)->out;
     *o = (struct op_out){.in = z->out, .norm = of_heads, .linear = whole(z, "time_mix_output")};
     o->gate = (struct gate){.in = column(z, z->made, MADE_G), .act = first ? ACT_SILU : ACT_SIGMOID};
-    o->tail = (struct tail){.scale = 1, .residual = b->x, .out = b->x};
+    o->tail = (struct tail){.scale = scale, .residual = b->x, .out = b->x};
 }
 
-static void channel_mix6(const struct rwkv *z)
+static void channel_mix6(const struct rwkv *z, float scale)
 {
     struct build *b = z->b;
     const int il = (int)z->layer;
@@ -458,24 +512,95 @@ static void channel_mix6(const struct rwkv *z)
     struct linear up = bind_linear(&b->bind, "channel_mix_key", il, ffn, z->width),
                   down = bind_linear(&b->bind, "channel_mix_value", il, z->width, ffn);
     plan_add(b->p, OP_FFN, z->layer)->ffn = (struct op_ffn){
-        .in = z->mixed, .up = up, .down = down, .act = ACT_RELU2, .tail = {.scale = 1, .out = z->out}};
+        .in = z->mixed, .up = up, .down = down, .act = ACT_RELU2, .tail = {.scale = scale, .out = z->out}};
     struct op_map *m = map(z, z->out, b->x);
     m->by = column(z, z->made, MADE_R);
     m->residual = b->x;
     m->scale = every && (z->layer + 1) % every == 0 ? 0.5f : 1; /* as the weights behind it are */
 }
 
+/* The stream is halved every some layers; what they add to it is scaled alike, in GGUF by its weights. */
+float rwkv_scale(const struct hparams *h, uint32_t layer)
+{
+    return h->ssm.every ? ldexpf(1, -(int)(layer / h->ssm.every)) : 1;
+}
+
 void rwkv6_build(struct build *b)
 {
     struct rwkv z = buffers(b);
+    z.turned = b->h->container == STORE_SAFETENSORS;
     build_embed_all(b);
     for (z.layer = 0; z.layer < b->h->layers; z.layer++) {
+        const float scale = z.turned ? rwkv_scale(b->h, z.layer) : 1;
         map(&z, b->x, z.normed)->norm = build_norm(b, "attn_norm", (int)z.layer);
-        time_mix6(&z);
+        time_mix6(&z, scale);
         if (bind_has(&b->bind, "channel_mix_key", (int)z.layer))
-            channel_mix6(&z);
+            channel_mix6(&z, scale);
         else
             build_ffn(b, z.layer, build_norm(b, "ffn_norm", (int)z.layer));
     }
     build_logits(b, build_norm(b, "output_norm", LOOKUP_NO_LAYER));
+}
+
+/* ---- RWKV 4 ---- */
+
+static float decay4(float x)
+{
+    return -expf(x);
+}
+
+/* A vector of the recurrence; GGUF has the file's own numbers. */
+static weight_id inner_vector(const struct rwkv *z, const char *name, float (*f)(float))
+{
+    struct binder *w = &z->b->bind;
+    const uint32_t n = z->b->h->ssm.inner;
+    const weight_id id = bind_vector(w, name, (int)z->layer, ".weight", n, 0);
+    const float *x = id && f ? (const float *)(const void *)w->weights->all[id].data : NULL;
+    float *y = x ? bind_memory(w, n * sizeof *y) : NULL;
+    for (uint32_t i = 0; y && i < n; i++)
+        y[i] = f(x[i]);
+    return y ? bind_table(w, name, NULL, y, (struct shape){1, n, 1}) : id;
+}
+
+static void time_mix4(const struct rwkv *z, float scale)
+{
+    static const char *const names[3][2] = {{"time_mix_lerp_r", "time_mix_receptance"},
+                                            {"time_mix_lerp_k", "time_mix_key"},
+                                            {"time_mix_lerp_v", "time_mix_value"}};
+    struct build *b = z->b;
+    const int il = (int)z->layer;
+    const uint32_t n = b->h->ssm.inner;
+    difference(z, z->some);
+    for (uint32_t i = MADE_R; i <= MADE_V; i++) {
+        shift_by(z, names[i][0], column(z, z->mixed, i));
+        project(z, column(z, z->mixed, i), column(z, z->made, i),
+                bind_linear(&b->bind, names[i][1], il, n, z->width))
+            ->act[0] = i == MADE_R ? ACT_SIGMOID : ACT_NONE;
+    }
+    struct op_cell cell = {.kind = CELL_AVERAGE, .out = z->out, .channels = n};
+    cell.in = column(z, z->made, MADE_V), cell.gate = column(z, z->made, MADE_K);
+    cell.a = inner_vector(z, "time_mix_decay", decay4);
+    cell.gate_bias = inner_vector(z, "time_mix_first", NULL);
+    cell.state = plan_keep(b->p, z->layer, 1, cell_kept(cell.kind), n);
+    plan_add(b->p, OP_CELL, z->layer)->cell = cell;
+    struct op_out *o = &plan_add(b->p, OP_OUT, z->layer)->out;
+    *o = (struct op_out){.in = z->out, .linear = bind_linear(&b->bind, "time_mix_output", il, z->width, n)};
+    o->gate.in = column(z, z->made, MADE_R);
+    o->tail = (struct tail){.scale = scale, .residual = b->x, .out = b->x};
+}
+
+void rwkv4_build(struct build *b)
+{
+    struct rwkv z = buffers(b);
+    z.own = true;
+    build_embed_all(b);
+    for (z.layer = 0; z.layer < b->h->layers; z.layer++) {
+        const float scale = rwkv_scale(b->h, z.layer);
+        map(&z, b->x, z.normed)->norm = build_norm(b, "attn_norm", (int)z.layer);
+        time_mix4(&z, scale);
+        channel_mix6(&z, scale);
+    }
+    struct norm last = build_norm(b, "output_norm", LOOKUP_NO_LAYER);
+    last.eps = 1e-5f; /* whatever that of the others is */
+    build_logits(b, last);
 }

@@ -10,8 +10,10 @@
 /* What all versions share, before their recurrent layers are read. */
 static int shared_setup(struct hparams *h, const struct keys *k, struct err *e)
 {
-    if (!k->gguf)
+    if (!k->gguf) {
         h->k_dim = h->v_dim = 2 * h->width / h->heads;
+        h->ssm.inner = 0; /* not attention_hidden_size, which is another */
+    }
     if (!h->k_dim || !h->shared_blocks)
         return err_set(e, ERR_DATA, "shared attention of %u blocks with heads of %u: above 0 is expected",
                        h->shared_blocks, h->k_dim);
@@ -214,6 +216,11 @@ static void feed_forward(const struct zamba *z)
 static void shared(struct zamba *z)
 {
     struct build *b = z->b;
+    struct shared_block own = {0};
+    const struct tensor_at at = {"attn_q", (int)z->layer, LOOKUP_NO_EXPERT},
+                           first = {"attn_q", (int)z->block->first, LOOKUP_NO_EXPERT};
+    if (z->block->bound && bind_differs(&b->bind, at, first)) /* files whose head is not tied share nothing */
+        z->block = &own;
     if (!z->block->bound)
         bind_block(z, z->block);
     attention(z);

@@ -2,6 +2,7 @@
 
 #include "model/arch.h"
 #include "model/build.h"
+#include "model/families.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,6 +24,10 @@ void gguf_hybrid_shape(const struct hparams *h, const char *name, uint64_t shape
     if (vector && is(name, "ssm_norm") && h->arch->mixer == build_mamba2) {
         shape[0] /= s->groups;
         shape[1] = s->groups;
+    }
+    if (is(name, "time_mix_first") && h->arch->build == rwkv6_build) {
+        shape[0] = s->state;
+        shape[1] = s->heads;
     }
     if (is(name, "time_mix_lerp_fused")) {
         shape[3] = shape[1];
@@ -59,25 +64,27 @@ void gguf_tile_values(const struct hparams *h, const struct bound *b, struct mat
 float gguf_gain(const struct hparams *h, const struct bound *b, uint32_t part)
 {
     const struct ssm_params *s = &h->ssm;
-    const float in = h->attn_in_scale, key = h->attn_scale * sqrtf((float)h->k_dim);
-    if (!is(h->arch->name, "falcon-h1") || !is(b->suffix, ".weight"))
+    if (h->arch->build == rwkv6_build && (is(b->name, "time_mix_output") || is(b->name, "channel_mix_value")))
+        return rwkv_scale(h, (uint32_t)b->layer);
+    const float key = h->attn_scale * sqrtf((float)h->k_dim);
+    const bool bias = is(b->suffix, ".bias");
+    if (!is(h->arch->name, "falcon-h1") || (!bias && !is(b->suffix, ".weight")))
         return 0;
-    if (is(b->name, "ssm_in"))
-        return s->in_scale * (s->scaled && part < 5 ? s->scale[part] : 1);
     const struct {
         const char *name;
-        float gain;
-    } all[] = {{"attn_q", in},
-               {"attn_k", in * key},
-               {"attn_v", in},
-               {"attn_output", h->attn_out_scale},
-               {"ssm_out", s->out_scale},
-               {"ffn_gate", h->ffn_scale[0]},
-               {"ffn_down", h->ffn_scale[1]},
-               {"output", h->logit_scale},
-               {"token_embd", h->embed_scale}};
+        float in, out; /* a bias has the latter only */
+    } all[] = {{"ssm_in", s->in_scale, s->scaled && part < 5 ? s->scale[part] : 1},
+               {"attn_q", h->attn_in_scale, 1},
+               {"attn_k", h->attn_in_scale, key},
+               {"attn_v", h->attn_in_scale, 1},
+               {"attn_output", 1, h->attn_out_scale},
+               {"ssm_out", 1, s->out_scale},
+               {"ffn_gate", 1, h->ffn_scale[0]},
+               {"ffn_down", 1, h->ffn_scale[1]},
+               {"output", 1, h->logit_scale},
+               {"token_embd", 1, h->embed_scale}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (is(b->name, all[i].name))
-            return all[i].gain;
+            return bias ? all[i].out : all[i].in * all[i].out;
     return 0;
 }

@@ -69,6 +69,11 @@ static bool starts(const struct keys_out *k, const char *name)
     return !strncmp(k->arch, name, strlen(name));
 }
 
+static bool has_wkv(const struct hparams *h)
+{
+    return h->arch->build == rwkv7_build || h->arch->build == rwkv6_build;
+}
+
 /* Keys that mean something only in some families. */
 static bool wanted(const struct keys_out *k, const char *key)
 {
@@ -78,13 +83,18 @@ static bool wanted(const struct keys_out *k, const char *key)
     if (!strcmp(key, "embedding_scale"))
         return !starts(k, "gemma") && /* theirs is the square root of the width */
                !is_arch(k, "falcon-h1");
+    if (!strcmp(key, "swiglu_alpha") ||
+        !strcmp(key, "swiglu_limit")) /* ours, where they are not the usual ones */
+        return h->act == ACT_SWIGLU_OAI && (h->act_alpha != 1.702f || h->act_limit != 7);
+    if (strstr(key, "_logit_softcapping"))
+        return !is_arch(k, "gemma2"); /* written below, also where they are 0 */
     if (!strcmp(key, "rope.dimension_count"))
         return h->rope_kind != ROPE_NONE || h->kv_lora;
     if (!strcmp(key, "shortconv.l_cache"))
         return starts(k, "lfm2");
     if (!strcmp(key, "wkv.norm_epsilon"))
-        return h->arch->build == rwkv7_build && h->ssm.eps != 64e-5f;
-    if ((!strncmp(key, "ssm.", 4) || !strncmp(key, "attention.", 10)) && h->arch->build == rwkv7_build)
+        return (has_wkv(h) && fabsf(h->ssm.eps - 64e-5f) > 1e-9f) || is_arch(k, "xlstm");
+    if ((!strncmp(key, "ssm.", 4) || !strncmp(key, "attention.", 10)) && has_wkv(h))
         return false;
     if (!strcmp(key, "full_attention_interval"))
         return h->arch->attention_every;
@@ -103,9 +113,13 @@ static bool wanted(const struct keys_out *k, const char *key)
 static void put_field(void *arg, const char *key, enum hparam_kind kind, const void *value)
 {
     const struct keys_out *k = arg;
+    const bool head = !strcmp(key, "attention.key_length") || !strcmp(key, "attention.value_length") ||
+                      !strcmp(key, "rope.dimension_count");
     if (!wanted(k, key))
         return;
-    if (kind == HPARAM_U32)
+    if (kind == HPARAM_U32 && head && is_arch(k, "gemma4"))
+        put_u32(k, key, k->h->rope[0].dims); /* of full layers; the others have keys of their own */
+    else if (kind == HPARAM_U32)
         put_u32(k, key, *(const uint32_t *)value);
     else if (kind == HPARAM_F32)
         put_f32(k, key, *(const float *)value);
@@ -138,22 +152,29 @@ static int put_layers(const struct keys_out *k, const char *key, bool ffn, struc
 }
 
 /* Which layers have a sliding window: no key where it is the family's default, else a period, else one flag a
- * layer. */
+ * layer; families of which programs expect flags always have them. */
 static int put_window(const struct keys_out *k, struct err *e)
 {
-    static const char *const known[] = {"gemma2",  "gemma3",  "gemma-embedding", "modern-bert",
-                                        "cohere2", "gpt-oss", "olmo2",           "phi3"};
+    static const struct {
+        const char *arch;
+        bool flags;
+    } known[] = {{"gemma2", false}, {"gemma3", false},      {"gemma3n", false}, {"gemma-embedding", false},
+                 {"gemma4", true},  {"modern-bert", false}, {"cohere2", false}, {"gpt-oss", false},
+                 {"olmo2", false},  {"phi3", false},        {"exaone4", false}, {"exaone-moe", false},
+                 {"mimo2", true}};
     const struct hparams *h = k->h;
     uint32_t slides = 0, p = 0;
-    bool habit = false;
+    bool habit = false, want_flags = false;
     for (uint32_t i = 0; i < h->layers; i++) {
         slides += h->layer[i].sliding;
         if (!p && !h->layer[i].sliding)
             p = i + 1;
     }
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        habit = habit || is_arch(k, known[i]);
-    if (!slides)
+    for (size_t i = 0; i < sizeof known / sizeof *known && !habit; i++) {
+        habit = is_arch(k, known[i].arch);
+        want_flags = habit && known[i].flags;
+    }
+    if (!slides && !(h->window && h->arch->rope_if_sliding)) /* without a window all layers rotate there */
         return 0;
     if (!habit)
         log_warn(
@@ -170,7 +191,7 @@ static int put_window(const struct keys_out *k, struct err *e)
         period = period && flags[i] == (!p || i % p != (h->arch->full_first ? 0 : p - 1));
     }
     char name[160];
-    if (!period)
+    if (!period || want_flags)
         gguf_put_items(k->w, spell(k, "attention.sliding_window_pattern", name), GGUF_BOOL, flags, h->layers);
     else if (p != h->arch->window_pattern)
         put_u32(k, "attention.sliding_window_pattern", p);
@@ -179,16 +200,16 @@ static int put_window(const struct keys_out *k, struct err *e)
 }
 
 /* YaRN's and longrope's factor of cos and sin, as llama.cpp multiplies it onto its own. */
-static int put_factor(const struct keys_out *k, struct err *e)
+static int put_factor(const struct keys_out *k, const struct rope_params *r, struct err *e)
 {
     const struct hparams *h = k->h;
-    const struct rope_params *r = &h->rope[0];
-    float factor, *freqs = mem_alloc(h->rope_dims / 2 + 1, sizeof *freqs);
+    const uint32_t dims = r->dims ? r->dims : h->rope_dims;
+    float factor, *freqs = mem_alloc(dims / 2 + 1, sizeof *freqs);
     if (!freqs)
-        return err_memory(e, "the rope", h->rope_dims);
-    int failed = rope_table(h, r, h->rope_dims, h->context, &(struct rope_divisors){0}, freqs, &factor, e);
+        return err_memory(e, "the rope", dims);
+    int failed = rope_table(h, r, dims, h->context, &(struct rope_divisors){0}, freqs, &factor, e);
     mem_free(freqs);
-    if (r->scaling == SCALING_YARN)
+    if (r->scaling == SCALING_YARN && !(h->kv_lora && r->mscale_all_dim != 0))
         factor /= rope_mscale(rope_stretch(h, r), 1);
     if (!failed && fabsf(factor - 1) > 1e-6f)
         put_f32(k, "rope.scaling.attn_factor", factor);
@@ -208,59 +229,127 @@ static int put_layer_bases(const struct keys_out *k, struct err *e)
         return err_memory(e, "layers", h->layers);
     for (uint32_t i = 0; i < h->layers; i++) {
         const struct layer_params *l = &h->layer[i];
-        own = own || l->theta != 0 || (fourth && l->rope != ((i + 1) % 4 != 0));
+        own = own || l->theta != 0 || (fourth && l->rope != ((i + 1) % 4 != 0)) ||
+              (is_arch(k, "olmo-hybrid") && !l->rope);
         each[i] = !l->rope ? 0 : l->theta != 0 ? l->theta : h->rope[l->sliding].theta;
     }
+    for (uint32_t i = 0; i < h->layers; i++)
+        if (h->layer[i].theta != 0 && h->layer[i].rope &&
+            h->rope[h->layer[i].sliding].scaling == SCALING_LLAMA3) {
+            mem_free(each);
+            return err_set(e, ERR_DATA,
+                           "layers have bases of their own, scaled as llama3: a GGUF file cannot say that");
+        }
     if (own)
         gguf_put_items(k->w, spell(k, "rope.freq_base_layers", name), GGUF_F32, each, h->layers);
     mem_free(each);
     return 0;
 }
 
-static int put_rope(const struct keys_out *k, struct err *e)
+/* Whether two scale positions alike. */
+static bool same_scaling(const struct rope_params *a, const struct rope_params *b)
 {
-    const struct hparams *h = k->h;
-    const struct rope_params *r = &h->rope[0], *local = &h->rope[1];
+    return a->scaling == b->scaling &&
+           (a->scaling == SCALING_NONE ||
+            (a->factor == b->factor && a->original == b->original &&
+             a->attention_factor == b->attention_factor && a->beta_fast == b->beta_fast &&
+             a->beta_slow == b->beta_slow && a->mscale == b->mscale &&
+             a->mscale_all_dim == b->mscale_all_dim && a->truncate == b->truncate &&
+             a->low_freq == b->low_freq && a->high_freq == b->high_freq &&
+             a->short_mscale == b->short_mscale && a->long_mscale == b->long_mscale &&
+             a->factors == b->factors &&
+             !(a->factors && (memcmp(a->short_factor, b->short_factor, a->factors * sizeof(float)) ||
+                              memcmp(a->long_factor, b->long_factor, a->factors * sizeof(float))))));
+}
+
+static int put_scaling(const struct keys_out *k, const struct rope_params *r, struct err *e)
+{
     static const char *const names[] = {
-        [SCALING_LINEAR] = "linear", [SCALING_YARN] = "yarn", [SCALING_LONGROPE] = "longrope"};
-    if (h->rope_kind == ROPE_NONE)
-        return 0;
-    put_f32(k, "rope.freq_base", r->theta);
-    if (h->window && local->theta != r->theta)
-        put_f32(k, "rope.freq_base_swa", local->theta);
-    if (h->window && local->dims)
-        put_u32(k, "rope.dimension_count_swa", local->dims);
-    if (r->scaling == SCALING_DYNAMIC)
-        log_warn(
-            "the scaling of positions depends on the length of the text here, and GGUF has no key for that: "
-            "texts within %u tokens are as they were",
-            h->context);
-    if (r->scaling == SCALING_NONE || r->scaling == SCALING_DYNAMIC || r->scaling == SCALING_LLAMA3 ||
-        r->scaling == SCALING_PROPORTIONAL)
-        return 0;
+        [SCALING_NONE] = "none",     [SCALING_LINEAR] = "linear",     [SCALING_YARN] = "yarn",
+        [SCALING_LLAMA3] = "llama3", [SCALING_LONGROPE] = "longrope", [SCALING_DYNAMIC] = ""};
+    const struct hparams *h = k->h;
     char name[160];
     gguf_put_str(k->w, spell(k, "rope.scaling.type", name), names[r->scaling], strlen(names[r->scaling]));
+    if (r->scaling == SCALING_NONE)
+        return 0;
     if (r->scaling != SCALING_LONGROPE)
         put_f32(k, "rope.scaling.factor", rope_stretch(h, r));
     if (r->original)
         put_u32(k, "rope.scaling.original_context_length", r->original);
+    if (r->scaling == SCALING_LLAMA3) {
+        put_f32(k, "rope.scaling.low_freq_factor", r->low_freq);
+        put_f32(k, "rope.scaling.high_freq_factor", r->high_freq);
+    }
     if (r->scaling == SCALING_YARN) {
         put_f32(k, "rope.scaling.yarn_beta_fast", r->beta_fast);
         put_f32(k, "rope.scaling.yarn_beta_slow", r->beta_slow);
-        if (!r->truncate)
-            log_warn("YaRN's ramp is not cut to whole dimensions here, and GGUF has no key for that: logits "
-                     "differ a "
-                     "little");
+        if (!r->truncate) {
+            put_bool(k, "rope.scaling.yarn_truncate", false);
+            log_warn(
+                "YaRN's ramp is not cut to whole dimensions here, for which only this program has a key: "
+                "logits of others differ a little");
+        }
+        if (h->kv_lora)
+            put_f32(k, "rope.scaling.yarn_log_multiplier", 0.1f * r->mscale_all_dim);
     }
-    if (h->kv_lora && r->scaling == SCALING_YARN) {
-        const float stretch = rope_stretch(h, r);
-        put_f32(k, "rope.scaling.yarn_log_multiplier", 0.1f * r->mscale_all_dim);
-        if (r->mscale != 0 && r->mscale_all_dim != 0 && r->mscale != r->mscale_all_dim)
-            put_f32(k, "rope.scaling.attn_factor",
-                    rope_mscale(stretch, r->mscale) / rope_mscale(stretch, r->mscale_all_dim));
+    return r->scaling == SCALING_LINEAR ? 0 : put_factor(k, r, e);
+}
+
+/* Layers that slide, where they scale positions in another way than a reader takes for granted: in keys of our own. */
+static int put_local(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    const struct rope_params *full = &h->rope[0], *local = &h->rope[1];
+    static const struct rope_params plain;
+    bool resets =
+        is_arch(k, "gemma3") || is_arch(k, "gemma-embedding") || is_arch(k, "olmo2") || is_arch(k, "mellum");
+    bool slides = false;
+    for (uint32_t i = 0; i < h->layers; i++)
+        slides |= h->layer[i].sliding && h->layer[i].rope;
+    /* A table of divisors is for full layers, and for others that are alike. */
+    const bool table = full->scaling == SCALING_LLAMA3 || full->scaling == SCALING_LONGROPE ||
+                       full->scaling == SCALING_PROPORTIONAL;
+    const bool lost = table && (local->theta != full->theta || local->dims != full->dims);
+    resets |= lost && full->scaling != SCALING_LONGROPE;
+    if (!slides || (same_scaling(local, resets ? &plain : full) && (resets || !lost)))
         return 0;
+    if (local->scaling == SCALING_DYNAMIC || local->scaling == SCALING_LONGROPE ||
+        local->scaling == SCALING_PROPORTIONAL)
+        return err_set(e, ERR_DATA,
+                       "layers that slide scale their positions by a table or by the length of the text, and "
+                       "not as the others do: a GGUF file cannot say that");
+    log_warn("layers that slide scale their positions in their own way, which other programs do not read");
+    char arch[80];
+    snprintf(arch, sizeof arch, "%s.swa", k->arch);
+    struct keys_out own = *k;
+    own.arch = arch;
+    return put_scaling(&own, local, e);
+}
+
+static int put_rope(const struct keys_out *k, struct err *e)
+{
+    const struct hparams *h = k->h;
+    const struct rope_params *r = &h->rope[0], *local = &h->rope[1];
+    if (h->rope_kind == ROPE_NONE)
+        return 0;
+    put_f32(k, "rope.freq_base", r->theta);
+    if (h->window && (local->theta != r->theta || is_arch(k, "gemma3") || is_arch(k, "gemma-embedding")))
+        put_f32(k, "rope.freq_base_swa", local->theta);
+    if (h->window && local->dims)
+        put_u32(k, "rope.dimension_count_swa", local->dims);
+    if (put_local(k, e))
+        return -1;
+    if (r->scaling == SCALING_DYNAMIC) {
+        put_f32(k, "rope.scaling.dynamic_factor", rope_stretch(h, r));
+        log_warn("the scaling of positions depends on the length of the text here, which other programs do "
+                 "not read: "
+                 "texts within %u tokens are the same there",
+                 h->context);
     }
-    return r->scaling == SCALING_LINEAR ? 0 : put_factor(k, e);
+    return r->scaling == SCALING_NONE || r->scaling == SCALING_DYNAMIC || r->scaling == SCALING_LLAMA3 ||
+                   r->scaling == SCALING_PROPORTIONAL
+               ? 0
+               : put_scaling(k, r, e);
 }
 
 /* Latent attention: GGUF has the sizes of what the cache holds, and those of the heads apart. */
@@ -384,16 +473,21 @@ static void put_wkv(const struct keys_out *k)
 {
     static const struct {
         const char *tensor, *key;
-    } ranks[] = {{"time_mix_w1", "attention.decay_lora_rank"},
-                 {"time_mix_a1", "attention.iclr_lora_rank"},
-                 {"time_mix_v1", "attention.value_residual_mix_lora_rank"},
-                 {"time_mix_g1", "attention.gate_lora_rank"}};
+        uint32_t share; /* how many have the tensor's rows; 5 are RWKV 6's */
+    } ranks[] = {{"time_mix_w1", "time_mix_extra_dim", 5},
+                 {"time_mix_decay_w1", "time_decay_extra_dim", 1},
+                 {"time_mix_w1", "attention.decay_lora_rank", 1},
+                 {"time_mix_a1", "attention.iclr_lora_rank", 1},
+                 {"time_mix_v1", "attention.value_residual_mix_lora_rank", 1},
+                 {"time_mix_g1", "attention.gate_lora_rank", 1}};
+    const bool six = k->h->arch->build == rwkv6_build;
+    const size_t first = six ? 0 : 2, end = six ? 2 : sizeof ranks / sizeof *ranks;
     const uint32_t last = k->h->layers - 1;
-    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+    for (size_t i = first; i < end; i++)
         for (uint32_t id = 1; id < k->m->weights.count; id++)
             if (k->m->bound[id].name && k->m->bound[id].layer == (int)last &&
                 !strcmp(k->m->bound[id].name, ranks[i].tensor))
-                put_u32(k, ranks[i].key, k->m->weights.all[id].rows);
+                put_u32(k, ranks[i].key, k->m->weights.all[id].rows / ranks[i].share);
     put_u32(k, "wkv.head_size", k->h->ssm.state);
     put_u32(k, "attention.head_count", 0);
     put_u32(k, "token_shift_count", k->h->arch->norm == NORM_LAYER ? 2 : 1);
@@ -421,6 +515,8 @@ static int put_hparams(const struct keys_out *k, struct err *e)
     const char *act = h->act != h->arch->act ? hparams_act_name(h->act) : NULL;
     if (act)
         gguf_put_str(k->w, spell(k, "hidden_activation", name), act, strlen(act));
+    if (h->ssm.act != ACT_SILU && h->arch->hybrid && (act = hparams_act_name(h->ssm.act)))
+        gguf_put_str(k->w, spell(k, "ssm.activation", name), act, strlen(act));
     if (starts(k, "qwen35") || h->rope_sections[0])
         gguf_put_items(k->w, spell(k, "rope.dimension_sections", name), GGUF_I32, h->rope_sections, 4);
     if (starts(k, "qwen3vl") && put_deepstack(k, e))
@@ -429,6 +525,10 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         put_f32(k, "logit_scale", 1 / h->logit_scale);
     else if (starts(k, "cohere") || starts(k, "command"))
         put_f32(k, "logit_scale", h->logit_scale);
+    if (is_arch(k, "gemma2")) {
+        put_f32(k, "attn_logit_softcapping", h->attn_softcap);
+        put_f32(k, "final_logit_softcapping", h->logit_softcap);
+    }
     if (is_arch(k, "granitehybrid"))
         put_bool(k, "rope.scaling.finetuned", layers_rotate(h));
     if (is_arch(k, "gptneox"))
@@ -451,7 +551,9 @@ static int put_hparams(const struct keys_out *k, struct err *e)
         put_f32(k, "router_jitter_noise", h->nearness / 2);
     if ((is_arch(k, "gemma4") || is_arch(k, "gemma3n")) && put_shared(k, e))
         return -1;
-    if (h->arch->build == rwkv7_build)
+    if ((h->arch->build == rwkv4_build || h->arch->build == rwkv6_build) && h->ssm.every)
+        put_u32(k, "rescale_every_n_layers", h->ssm.every);
+    if (has_wkv(h))
         put_wkv(k);
     if (is_arch(k, "plamo2"))
         put_u32(k, "ssm.group_count", 0);

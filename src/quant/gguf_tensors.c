@@ -149,15 +149,16 @@ static int add_bound(struct gguf_tensors *o, const struct model *model, const st
         return 0;
     if (!t && !(t = gguf_tensors_add(o, name, e)))
         return -1;
-    if (b->m.rows == 1 && b->whole && t->parts) { /* a longer vector */
+    const float gain = gguf_gain(&model->h, b, t->parts);
+    if (b->whole && t->parts && !strcmp(b->suffix, ".bias")) { /* a longer vector */
         t->shape[0] += m.cols;
+        m.gain = gain != 0 ? gain : m.gain;
         t->part[t->parts++] = m;
         return 0;
     }
     t->complete = take_whole(b, &m);
     shape_of(&model->h, b, &m, t);
     turn_to_gguf(&model->h, b, &m);
-    const float gain = gguf_gain(&model->h, b, t->parts);
     m.gain = gain != 0 ? gain : m.gain;
     t->shape[1] -= !strcmp(b->name, "position_embd") ? model->h.position_offset : 0;
     t->part[t->parts++] = m;

@@ -225,8 +225,8 @@ static int put_deepstack(const struct tower_out *x)
             char from[32], to[64];
             snprintf(from, sizeof from, "v.deepstack.#.%s", parts[k / 2]);
             snprintf(to, sizeof to, "v.deepstack.%u.%s%s", x->v->deepstack[i], parts[k / 2], suffixes[k % 2]);
-            const struct tensor *t =
-                lookup_find(&x->names, (struct tensor_at){from, LOOKUP_NO_LAYER, (int)i}, suffixes[k % 2]);
+            const struct tensor *t = lookup_find(
+                &x->names, (struct tensor_at){from, LOOKUP_NO_LAYER, (int)x->v->merger[i]}, suffixes[k % 2]);
             struct matrix m;
             if (t && (take_matrix(x, t, &m) || !put_matrix(x, to, &m, t->shape)))
                 return -1;
@@ -320,6 +320,8 @@ static void put_shape(struct gguf_writer *w, const struct vision_params *v)
         gguf_put_bool(w, "clip.use_silu", true);
     else if (v->act != ACT_GELU_QUICK)
         gguf_put_bool(w, "clip.use_gelu", true);
+    if (v->act == (v->family == VISION_INTERNVL ? ACT_GELU_TANH : ACT_GELU)) /* not what the key means */
+        gguf_put_bool(w, VISION VISION_GELU_ERF, v->act == ACT_GELU);
 }
 
 /* How many patches are merged is a key of its own in each family, or the family's usual number. */
@@ -390,6 +392,8 @@ int gguf_tower_keys(struct gguf_writer *w, const struct store *s, const struct v
     put_merge(w, v);
     put_layers(w, v);
     put_pixels(w, v);
+    if (v->family == VISION_GEMMA4)
+        gguf_put_bool(w, VISION VISION_TWO_SIDED, v->two_sided);
     return 0;
 }
 
@@ -433,6 +437,7 @@ static const struct tower_field {
     TOWER(full),
     TOWER(deepstacks),
     TOWER(deepstack),
+    TOWER(two_sided),
     PIXELS(sizing, ANY),
     PIXELS(filter, ANY),
     PIXELS(resize, ANY),
@@ -456,12 +461,6 @@ static const struct tower_field {
 #undef PIXELS
 };
 
-/* Both kinds of GELU are one key. */
-static bool same_act(enum act_kind a, enum act_kind b)
-{
-    return a == b || ((a == ACT_GELU || a == ACT_GELU_TANH) && (b == ACT_GELU || b == ACT_GELU_TANH));
-}
-
 int gguf_tower_check(const char *path, const struct vision_params *v, struct err *e)
 {
     struct store file = {.kind = STORE_GGUF, .path = path};
@@ -480,7 +479,7 @@ int gguf_tower_check(const char *path, const struct vision_params *v, struct err
         else if (!same && f->sizings & 1 << v->pixels.sizing)
             buf_printf(&others, "%s%s", others.len ? ", " : "", f->name);
     }
-    wrong = !failed && !same_act(v->act, again.act) ? "act" : wrong;
+    wrong = !failed && v->act != again.act ? "act" : wrong;
     if (wrong)
         failed = err_set(e, ERR_DATA, "no mmproj file can have this tower: its '%s' has no key there", wrong);
     else if (!failed && others.len && !others.failed)

@@ -87,7 +87,7 @@ CASES = {
     "gemma2-plain": ("gemma2", {**D, **rope(), "head_dim": 12, "sliding_window": 8, "num_hidden_layers": 3,
                                 "attn_logit_softcapping": None, "final_logit_softcapping": None,
                                 "query_pre_attn_scalar": 12,
-                                "tie_word_embeddings": True}, 0),
+                                "tie_word_embeddings": True}, 1),
     "gemma3": ("gemma3_text", {**D, "head_dim": 12, "tie_word_embeddings": True, "sliding_window": 8,
                                "query_pre_attn_scalar": 20, "num_hidden_layers": 3,
                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -139,7 +139,7 @@ CASES = {
                           bos_token_id=1, eos_token_id=2), 1),
     "gpt2-gelu": ("gpt2", dict(vocab_size=VOCAB, n_embd=24, n_layer=3, n_head=3, n_positions=128,
                                activation_function="gelu", bos_token_id=1, eos_token_id=2,
-                               scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), 0),
+                               scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), 1),
     "neox": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.25)}, 1),
     "neox-serial": ("gpt_neox", {**NO_HEADS, **rope(partial_rotary_factor=0.5), "use_parallel_residual": False,
                                  "hidden_act": "gelu_new"}, 0),
@@ -380,6 +380,18 @@ CASES = {
     "afmoe-plain": ("afmoe", {**D, **rope(), **MOE, "num_hidden_layers": 5, "sliding_window": 8, "head_dim": 12,
                               "num_dense_layers": 2, "num_shared_experts": 2, "mup_enabled": False,
                               "global_attn_every_n_layers": 2, "attention_bias": True}, 0),
+    "gemma3-local": ("gemma3_text", {**D, "head_dim": 8, "tie_word_embeddings": True, "sliding_window": 8,
+                                     "query_pre_attn_scalar": 8, "layer_types": ["sliding_attention", "full_attention"],
+                                     "rope_parameters": {
+                                         "full_attention": {"rope_theta": 500000.0, **YARN},
+                                         "sliding_attention": {"rope_theta": 500000.0, **LLAMA3}}}, 1),
+    "gpt-oss-limits": ("gpt_oss", {**D, **rope(150000.0), "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+                                   "intermediate_size": 24, "sliding_window": 8, "num_hidden_layers": 1,
+                                   "swiglu_alpha": 1.0, "swiglu_limit": 0.5}, 1),
+    "glm4-moe-lite-factor": ("glm4_moe_lite", {**D, **rope(**YARN, attention_factor=1.3, truncate=False), **MLA, **ROUTED,
+                                               "mlp_layer_types": ["dense"], "num_hidden_layers": 1}, 1),
+    "exaone4-no-window": ("exaone4", {**D, **rope(1e6, rope_type="dynamic", factor=2.0), "max_position_embeddings": 16,
+                                      "sliding_window": 8, "layer_types": ["full_attention"] * 2}, 1),
 }
 ENCODERS = ("bert", "roberta", "xlm-roberta", "nomic_bert", "distilbert", "mpnet", "modernbert", "eurobert",
             "jina_embeddings_v3")
@@ -400,7 +412,7 @@ def fill(model, generator):
             p.copy_(0.18 * noise)
         p.copy_(p.bfloat16().float())
     for name, p in model.named_buffers():
-        if "correction_bias" in name or "expert_bias" in name:
+        if "correction_bias" in name or "expert_bias" in name or "balancing_biases" in name:
             p.copy_((0.1 * torch.randn(p.shape, generator=generator)).bfloat16().float())
 
 
@@ -453,6 +465,9 @@ def make(out, name, kind, config, seed, small):
     cases = [results(model, torch.randint(3, vocab, (n,), generator=g).tolist(), encoder, 4) for n in lengths]
     folder = os.path.join(out, name)
     os.makedirs(folder, exist_ok=True)
+    if kind == "rwkv":  # running it scales weights in place
+        model.train()
+        model.rwkv._rescale_layers()
     model.to(torch.bfloat16).save_pretrained(folder, safe_serialization=True)
     with open(os.path.join(folder, "ref.json"), "w") as f:
         json.dump({"transformers": transformers.__version__, "cases": cases}, f)

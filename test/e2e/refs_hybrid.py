@@ -16,6 +16,8 @@ FALCON = dict(A, **THETA, **MAMBA2, head_dim=8, mamba_d_ssm=64, attention_in_mul
               ssm_in_multiplier=1.2, ssm_out_multiplier=0.6, ssm_multipliers=[0.9, 1.1, 0.8, 1.2, 0.7])
 LATENT = dict(num_key_value_heads=4, kv_lora_rank=16, qk_nope_head_dim=12, qk_rope_head_dim=8, v_head_dim=10)
 
+XLSTM = dict(T, num_heads=4, ffn_round_up_to_multiple_of=8, ffn_proj_factor=1.6, qk_dim_factor=0.5, chunk_size=8,
+             autocast_kernel_dtype="float32", gate_soft_cap=5.0, output_logit_soft_cap=6.0)
 ZAMBA = dict(T, hidden_size=16, num_hidden_layers=4, intermediate_size=12, num_attention_heads=4, max_position_embeddings=128, adapter_rank=3,
              layers_block_type=["linear_attention", "hybrid", "hybrid", "hybrid"], mamba_d_state=8, n_mamba_heads=4,
              num_mem_blocks=2, chunk_size=8)
@@ -81,4 +83,30 @@ CASES = {
     "zamba": ("zamba", dict(T, hidden_size=16, num_hidden_layers=4, intermediate_size=12, num_attention_heads=4,
                             num_key_value_heads=4, max_position_embeddings=128, mamba_d_state=8, n_mamba_heads=2,
                             mamba_dt_rank=3, layers_block_type=["linear_attention", "hybrid", "linear_attention", "hybrid"]), 1),
+    "rwkv4": ("rwkv", dict(T, context_length=128, attention_hidden_size=48, intermediate_size=40, num_hidden_layers=3,
+                           rescale_every=2), 1),
+    "rwkv4-plain": ("rwkv", dict(T, context_length=128, intermediate_size=40, num_hidden_layers=3, rescale_every=0), 0),
+    "xlstm": ("xlstm", XLSTM, 1),
+    "xlstm-narrow": ("xlstm", dict(XLSTM, num_hidden_layers=3, v_dim_factor=0.5, qk_dim_factor=1.0), 0),
+    "zaya": ("zaya", dict(T, num_attention_heads=4, num_key_value_heads=2, head_dim=12, num_experts=4, moe_intermediate_size=8,
+                          router_hidden_size=16, cca_time0=3, cca_time1=2, max_position_embeddings=128, num_hidden_layers=3,
+                          layer_types=["hybrid", "hybrid_sliding", "hybrid"], sliding_window=8, attention_bias=True), 1),
+    "zaya-plain": ("zaya", dict(T, num_attention_heads=4, num_key_value_heads=4, head_dim=8, num_experts=3,
+                                moe_intermediate_size=8, router_hidden_size=8, cca_time0=2, cca_time1=3,
+                                max_position_embeddings=128), 0),
+    "falcon-h1-biases": ("falcon_h1", dict(FALCON, num_hidden_layers=1, mamba_n_heads=1, mamba_d_head=24, mamba_d_ssm=24,
+                                           mamba_n_groups=1, mamba_rms_norm=True, mamba_norm_before_gate=True,
+                                           mamba_proj_bias=True, attention_bias=True, mlp_bias=True), 1),
+    "qwen3-next-bias": ("qwen3_next", dict(A, **DELTA, **MOE, attention_bias=True, mlp_only_layers=[0]), 1),
+    "olmo-hybrid-nope": ("olmo_hybrid", dict(A, **{**DELTA, "head_dim": 8, "rope_parameters": {
+        "rope_type": "default", "rope_theta": None}}, attention_bias=True), 1),
+    "zamba2-untied": ("zamba2", dict(ZAMBA, layers_block_type=["hybrid", "hybrid"], num_hidden_layers=2, num_mem_blocks=1,
+                                     mamba_expand=1, use_shared_attention_adapter=True, tie_word_embeddings=False), 1),
+    "nemotron-h-own-head": ("nemotron_h", dict(NEMOTRON, layers_block_type=["linear_attention", "mlp"], num_hidden_layers=2,
+                                               tie_word_embeddings=True, time_step_limit=(0.05, 0.3), mlp_hidden_act="silu"), 1),
+    "bamba-gelu": ("bamba", dict(A, **MAMBA2, rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5),
+                                 num_hidden_layers=1, hidden_act="gelu", rms_norm_eps=0.01), 1),
+    "minimax-window": ("minimax", dict(A, **THETA, num_hidden_layers=1, head_dim=8, layer_types=["full_attention"],
+                                       num_local_experts=4, num_experts_per_tok=2, sliding_window=8), 1),
+    "rwkv4-eps": ("rwkv", dict(T, context_length=128, intermediate_size=40, layer_norm_epsilon=0.01), 1),
 }

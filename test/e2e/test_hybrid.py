@@ -1,12 +1,13 @@
 """Models with recurrent layers: the shared references in both containers, cuts of a prompt, adapters, types at load."""
 import json
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gguf import GGUFReader
+from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from server import Server
 from test_arch import floats, read_tensors, write_tensors
@@ -51,7 +52,8 @@ def last_case(name):
     return json.loads((DATA / name / "ref.json").read_text())["cases"][-1]
 
 
-@pytest.mark.parametrize("name", ["falcon-mamba", "jamba", "kimi-linear", "lfm2", "minimax", "nemotron-h", "qwen3.5", "zamba2"])
+@pytest.mark.parametrize("name", ["falcon-mamba", "jamba", "kimi-linear", "lfm2", "minimax", "nemotron-h", "qwen3.5", "rwkv4",
+                                  "xlstm", "zamba2", "zaya"])
 def test_cuts(logits, name):
     """Where a prompt is cut into steps does not show."""
     ids = last_case(name)["tokens"]
@@ -72,6 +74,67 @@ def test_inside_a_wrapper(logits, tmp_path, name):
     text = json.loads((DATA / name / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}))
     assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
+
+
+def test_xlstm_fused(logits, tmp_path):
+    """Products of the same rows as one tensor each, which config.json calls weight_mode."""
+    case, tensors = last_case("xlstm"), read_tensors(DATA / "xlstm" / "model.safetensors")
+    for i in range(2):
+        for parts, to in ((("q", "k", "v", "ogate_preact"), "mlstm_layer.qkv_opreact"),
+                          (("igate_preact", "fgate_preact"), "mlstm_layer.ifgate_preact"),
+                          (("proj_up_gate", "proj_up"), "ffn.proj_up_gate_z")):
+            layer = f"backbone.blocks.{i}."
+            module = layer + to.split(".")[0] + "."
+            for end in (".weight", ".bias"):
+                some = [tensors.pop(module + p + end) for p in parts if module + p + end in tensors]
+                if some:
+                    shape = [sum(t[1][0] for t in some), *some[0][1][1:]]
+                    tensors[layer + to + end] = (some[0][0], shape, b"".join(t[2] for t in some))
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    config = json.loads((DATA / "xlstm" / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "weight_mode": "fused"}))
+    assert far(logits(tmp_path, case["tokens"], "--exact")["last"], case["last"]) < 2e-3
+
+
+@pytest.mark.parametrize("name", ["rwkv4", "xlstm", "zaya"])
+def test_written(quern, logits, tmp_path, name):
+    """The GGUF file that quern writes of a family which only transformers defines."""
+    case = last_case(name)
+    assert quern("quantize", DATA / name, tmp_path / "w.gguf", "F32").code == 0
+    assert far(logits(tmp_path / "w.gguf", case["tokens"], "--exact")["last"], case["last"]) < 2e-5
+
+
+def with_keys(path, to, keys):
+    """A GGUF file with other keys of its architecture; None: without that one."""
+    r = GGUFReader(path)
+    arch = r.fields["general.architecture"].contents()
+    w, keys = GGUFWriter(to, arch), {f"{arch}.{k}": v for k, v in keys.items()}
+    for k, f in r.fields.items():
+        if not k.startswith("GGUF.") and k != "general.architecture" and k not in keys:
+            kind = f.types[0]
+            w.add_key_value(k, f.contents(), kind, f.types[-1] if kind == GGUFValueType.ARRAY else None)
+    for k, v in keys.items():
+        if v is not None:
+            w.add_uint32(k, v)
+    for t in r.tensors:
+        w.add_tensor(t.name, np.array(t.data).reshape([int(n) for n in t.shape][::-1]))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+@pytest.mark.parametrize("name,keys", [
+    ("nemotron-h", {"rope.dimension_count": 21}), ("jamba", {"rope.dimension_count": 64}),
+    ("qwen3.5", {"attention.head_count_kv": 2, "full_attention_interval": 4}),
+    ("qwen3-next-bias", {"attention.head_count_kv": 2, "full_attention_interval": None})])
+def test_other_keys(quern, logits, tmp_path, name, keys):
+    """Keys of llama.cpp's converter that say nothing of the model, or too little: positions where none are, and which layers
+    have attention in models that are not made of periods."""
+    case = last_case(name)
+    assert quern("quantize", DATA / name, tmp_path / "w.gguf", "F32").code == 0
+    with_keys(tmp_path / "w.gguf", tmp_path / "k.gguf", keys)
+    assert far(logits(tmp_path / "k.gguf", case["tokens"], "--exact")["last"], case["last"]) < 2e-3
 
 
 PLAMO2 = {"token_embd": "embed_tokens", "output_norm": "norm", "attn_norm": "pre_mixer_norm", "ffn_norm": "pre_mlp_norm",
@@ -117,12 +180,107 @@ def test_plamo2_folder(quern, logits, tmp_path):
     assert shapes[0] == shapes[1]
 
 
+RWKV6 = {"time_mix_lerp_": "attention.time_maa_", "time_mix_w": "attention.time_maa_w", "time_mix_decay": "attention.time_decay",
+         "time_mix_first": "attention.time_faaaa", "time_mix_ln": "attention.ln_x", "channel_mix_lerp_": "feed_forward.time_maa_",
+         "time_mix_": "attention.", "channel_mix_": "feed_forward.", "attn_norm_2": "ln2", "attn_norm": "ln1"}
+RWKV6_TOP = {"token_embd.weight": "rwkv.embeddings.weight", "output.weight": "head.weight", "output_norm": "rwkv.ln_out",
+             "token_embd_norm": "rwkv.blocks.0.pre_ln"}
+
+
+def rwkv6_folder(made, layers, every):
+    """The tensors of a GGUF file as folders have them: names, factors from inputs to outputs, and weights that the stream's
+    halving has not yet scaled."""
+    tensors = {}
+    for key, t in made.items():
+        if not key.startswith("blk."):
+            start = next(k for k in sorted(RWKV6_TOP, key=len, reverse=True) if key.startswith(k))
+            tensors[RWKV6_TOP[start] + key[len(start):]] = t
+            continue
+        _, i, base = key.split(".", 2)
+        name = base.removesuffix(".weight")
+        if name == "time_mix_lerp_fused":
+            tensors.update({f"rwkv.blocks.{i}.attention.time_maa_{x}": t[n].reshape(1, 1, -1) for n, x in enumerate("wkvrg")})
+            continue
+        start = next(k for k in RWKV6 if name.startswith(k))
+        if name in ("time_mix_w1", "time_mix_decay_w1", "time_mix_decay_w2"):
+            t = t.T
+        elif name == "time_mix_w2":
+            t = t.transpose(0, 2, 1)
+        elif name in ("time_mix_output", "channel_mix_value"):
+            t = t * 2.0 ** (int(i) // every)
+        whole = RWKV6[start] + name[len(start):]
+        bare = "maa" in whole or "time_" in whole
+        tensors[f"rwkv.blocks.{i}.{whole}" + ("" if bare or base.endswith(".bias") else ".weight")] = t
+    return {k: ("F32", t.shape, np.ascontiguousarray(t, np.float32).tobytes()) for k, t in tensors.items()}
+
+
+def test_rwkv6_folder(quern, logits, tmp_path):
+    """A folder with the names and shapes that llama.cpp's converter knows, and the GGUF file of the same numbers; then the
+    file that quern writes of the folder."""
+    from make_llamacpp_refs import CASES, Maker
+    maker = Maker(tmp_path / "model.gguf", 9, {**CASES["rwkv6"], "layers": 3}, True)
+    maker.write()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_tensors(folder / "model.safetensors", rwkv6_folder(maker.made, 3, 1))
+    config = {"model_type": "rwkv6", "hidden_size": 32, "num_hidden_layers": 3, "vocab_size": 64, "head_size": 16,
+              "head_size_divisor": 8, "intermediate_size": 24, "layer_norm_epsilon": 1e-5, "rescale_every": 1,
+              "attention_hidden_size": 32, "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    ids = last_case("rwkv6-gguf")["tokens"]
+    want = logits(tmp_path / "model.gguf", ids, "--exact")
+    got = logits(folder, ids, "--exact")
+    assert far(got["last"], want["last"]) < 1e-4
+    assert got["argmax"] == want["argmax"]
+    assert far(logits(folder, ids, "--exact", "--chunk", 3)["last"], want["last"]) < 1e-4
+    assert quern("quantize", folder, tmp_path / "written.gguf", "F32").code == 0
+    assert far(logits(tmp_path / "written.gguf", ids, "--exact")["last"], want["last"]) < 1e-4
+    first, second = ({t.name: list(t.shape) for t in GGUFReader(tmp_path / n).tensors} for n in ("model.gguf", "written.gguf"))
+    assert {k: v for k, v in first.items() if "lerp" not in k} == {k: v for k, v in second.items() if "lerp" not in k}
+    for change in ({"attention_hidden_size": 48}, {"head_size": 5}):
+        (folder / "config.json").write_text(json.dumps({**config, **change}))
+        assert quern("logits", folder, "--tokens", "1,2").code == 65
+
+
+# Of texts, as llama.cpp cuts them: some of these have several ways of the same cost.
+PLAMO2_PIECES = [("a", -5.0), ("aa", -7.0), ("aaa", -9.0), ("b", -5.0), ("ab", -8.0), ("ba", -8.0), ("abc", -12.0), (" ", -4.0),
+                 ("  ", -6.0), (" a", -7.5), ("日", -6.0), ("本", -6.0), ("日本", -8.0), ("本語", -8.0), ("é", -6.5), ("\n", -3.0)]
+PLAMO2_IDS = {"aaaaa": [263, 262], "aaaa": [263, 261], "abab abc": [265, 265, 268, 267], "日本語": [271, 274],
+              "  a   b": [269, 261, 269, 268, 264], "é日x😀\nba": [275, 271, 125, 245, 164, 157, 133, 276, 266], "": [],
+              "<|plamo:eos|>a": [2, 261], "\ufeffab": [265], "aabaab": [262, 266, 265]}
+
+
+def test_plamo2_tokenizer(quern, tmp_path):
+    """The tokens of a GGUF file, and the lines of a folder's tokenizer.jsonl."""
+    rows = [[f"<|plamo:{n}|>", 0.0, "UNKNOWN" if n == "unk" else "CONTROL"] for n in ("unk", "bos", "eos", "pad", "op")]
+    rows += [[f"<0x{b:02X}>", 0.0, "BYTE"] for b in range(256)] + [[t, x, "NORMAL"] for t, x in PLAMO2_PIECES]
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "tokenizer.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    w = GGUFWriter(tmp_path / "t.gguf", "plamo2")
+    w.add_tokenizer_model("plamo2")
+    w.add_token_list([r[0] for r in rows])
+    w.add_token_scores([r[1] for r in rows])
+    w.add_token_types([{"UNKNOWN": 2, "CONTROL": 3, "BYTE": 6, "NORMAL": 1}[r[2]] for r in rows])
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.close()
+    for model in (tmp_path / "t.gguf", tmp_path / "folder"):
+        for text, ids in PLAMO2_IDS.items():
+            assert quern("tokenize", model, "--special", "--json", text, "--no-bos").json()["ids"] == ids, (model, text)
+            back = quern("tokenize", model, "--decode", *ids).out if ids else text + "\n"
+            assert back.rstrip("\n") == text.removeprefix("\ufeff").rstrip("\n")
+    (tmp_path / "folder" / "tokenizer.jsonl").write_text('["a", -1.0, "NORMAL"]\n["<0x6>", 0, "BYTE"]\n')
+    done = quern("tokenize", tmp_path / "folder", "a")
+    assert done.code == 65
+
+
 def adapted(folder, to):
     """A PEFT adapter for every matrix of the layers, and the model with it merged."""
     rng = np.random.default_rng(3)
     tensors, pairs = read_tensors(folder / "model.safetensors"), {}
     for key, t in list(tensors.items()):
-        if t[0] != "BF16" or len(t[1]) != 2 or "layers." not in key or not key.endswith("proj.weight") or "expert" in key:
+        inside = re.search(r"\b(layers|blocks)\.(?!.*(expert|mlp\.gate\.)).*(proj|proj_current|key|value|receptance)\.weight", key)
+        if t[0] != "BF16" or len(t[1]) != 2 or not inside:
             continue
         a, b = (rng.normal(0, 0.2, s).astype(np.float32) for s in ((3, t[1][1]), (t[1][0], 3)))
         module = "base_model.model." + key.removesuffix(".weight")
@@ -143,7 +301,7 @@ def adapted(folder, to):
 
 
 @pytest.mark.parametrize("name", ["falcon-h1", "jamba", "kimi-linear", "lfm2", "falcon-mamba", "nemotron-h", "olmo-hybrid",
-                                  "qwen3-next", "qwen3.5", "zamba2"])
+                                  "qwen3-next", "qwen3.5", "rwkv4", "xlstm", "zamba2", "zaya"])
 def test_adapters(logits, tmp_path, name):
     ids = last_case(name)["tokens"][:20]
     assert adapted(DATA / name, tmp_path) >= 4
@@ -175,6 +333,35 @@ def test_adapters_in_the_engine(binary, tmp_path):
     assert {t: v for (t, lora), v in both.items() if not lora} == {t: v for (t, _), v in plain.items()}
     assert {t: v for (t, lora), v in both.items() if lora} == {t: v for (t, _), v in merged.items()}
     assert plain != merged
+
+
+@pytest.mark.parametrize("name", ["rwkv4", "xlstm", "zaya"])
+def test_states_in_the_engine(binary, tmp_path, name):
+    """Requests in one batch, and again from kept states: as each answers alone."""
+    rng = np.random.default_rng(5)
+    tensors, words = read_tensors(DATA / name / "model.safetensors"), 300
+    for key, (kind, shape, _) in list(tensors.items()):
+        if len(shape) == 2 and shape[0] == 64 and re.search(r"embed|head", key):
+            rows = rng.normal(0, 0.5, (words, shape[1])).astype(np.float32)
+            tensors[key] = ("F32", rows.shape, rows.tobytes())
+    write_tensors(tmp_path / "model.safetensors", tensors)
+    config = json.loads((DATA / name / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": words}))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_text((DATA.parent / "hybrid" / file).read_text())
+    texts = ["one two three" * 9, "one two four" * 9, "seven", "one two three" * 9 + " and so on", "two" * 30]
+
+    def answers(workers, *args):
+        server = Server(binary, tmp_path, "--device", "cpu", "--exact", "--tier", "scalar", "--ctx", "128", "--name", "m", *args)
+        with ThreadPoolExecutor(workers) as pool:
+            got = [list(pool.map(lambda t: server.ask("/v1/completions", {"prompt": t, "max_tokens": 12, "seed": 3})
+                                 ["choices"][0]["text"], texts)) for _ in range(2)]
+        assert server.stop() == 0
+        assert got[0] == got[1]
+        return got[0]
+    alone = answers(1, "--slots", "1", "--snapshot-every", "128")
+    assert len(set(alone)) > 2
+    assert answers(5, "--slots", "5", "--snapshot-every", "32") == alone
 
 
 def test_importance(quern, tmp_path):

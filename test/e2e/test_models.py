@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 
 import pytest
 
@@ -102,41 +103,53 @@ def test_two_models_with_room_for_one(serve):
     assert server.metric("quern_submitted_total") == server.metric("quern_finished_total") == 24
 
 
+def answers(server, prompts, tokens=8):
+    """The texts of requests that run at once, and the most bytes that models took meanwhile."""
+    got, most = [None] * len(prompts), 0
+
+    def ask(i):
+        got[i] = server.ask("/v1/completions", {"model": "a", "prompt": prompts[i], "max_tokens": tokens, "temperature": 0,
+                                                "ignore_eos": True})["choices"][0]["text"]
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+    for t in threads:
+        t.start()
+    while any(t.is_alive() for t in threads):
+        most = max(most, server.metric("quern_models_bytes"))
+        time.sleep(0.02)
+    return got, most
+
+
 def test_kv_takes_memory_as_requests_grow(serve):
     """Keys and values of 8 requests take more than those of one full text, which a model starts with. Where --memory ends, requests
-    wait for each other and are answered as ever; idle, a model returns what nothing uses."""
+    wait for each other and are answered as ever."""
     asked = ["--deterministic", "--ctx", "512", "--slots", "8"]
     prompts = [" ".join(f"{i * 7 + k} sheep and" for k in range(40)) for i in range(8)]
-
-    def answers(server):
-        got = [None] * len(prompts)
-
-        def ask(i):
-            got[i] = server.ask("/v1/completions", {"model": "a", "prompt": prompts[i], "max_tokens": 8, "temperature": 0})["choices"][0]["text"]
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        return got
-
     free = serve(*asked)
     assert text(chat(free, "a"))
     size = free.ask("/api/ps")["models"][0]["size"]
-    expected = answers(free)
-    assert all(expected) and free.metric("quern_models_bytes") > size + (10 << 20)
-    grown = free.metric("quern_models_bytes")
+    expected, grown = answers(free, prompts)
+    assert all(expected) and grown > size + (10 << 20)
     tight = serve(*asked, "--memory", str(size + (4 << 20)))
-    assert answers(tight) == expected
-    assert size <= tight.metric("quern_models_bytes") <= size + (4 << 20)
-    # cached prefixes stay; what else was taken is returned some seconds later
-    assert text(chat(free, "a", max_tokens=4))
-    until(lambda: free.metric("quern_models_bytes") < grown, 15)
-    # and all of it where another model needs the room
+    got, most = answers(tight, prompts)
+    assert got == expected and size <= most <= size + (4 << 20)
+    # cached prefixes are dropped where another model needs their room
     one = serve(*asked, "--memory", str(grown + size - (4 << 20)))
-    assert answers(one) == expected
+    assert answers(one, prompts)[0] == expected
     assert text(chat(one, "b")) and one.metric("quern_models_loaded") == 2
     assert one.metric("quern_model_unloads_total") == 0
+
+
+def test_an_idle_model_returns_kv_that_nothing_uses(serve):
+    """One request after the other, until KV grows: by an eighth more than the request needs, which is returned some seconds later."""
+    server = serve("--deterministic", "--ctx", "512", "--slots", "8")
+    assert text(chat(server, "a"))
+    size = most = server.metric("quern_models_bytes")
+    for i in range(20):
+        if most > size:
+            break
+        _, most = answers(server, [" ".join(f"{i} times {k} sheep" for k in range(40))], tokens=1)
+    assert most > size
+    until(lambda: server.metric("quern_models_bytes") < most)
 
 
 def stream(server, model, headers=b"", **fields):

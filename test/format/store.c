@@ -117,6 +117,30 @@ static void test_shards(void **state)
     store_close(s);
 }
 
+/* The ninth byte of a GGUF file is that of its number of tensors, which may be a brace. */
+static void test_brace(void **state)
+{
+    (void)state;
+    enum { N = '{' };
+    struct buf words = {0};
+    struct store *s;
+    struct err e = {0};
+    char path[256];
+    buf_printf(&words, "'GGUF' 4:3 8:%d 8:0 ", N);
+    for (int i = 0; i < N; i++)
+        buf_printf(&words, "s:t%d 4:1 8:2 4:0 8:%d ", i, 32 * i);
+    buf_printf(&words, "pad:32 z:%d", 32 * N);
+    buf_char(&words, 0);
+    put_words("brace.gguf", words.data);
+    buf_free(&words);
+    snprintf(path, sizeof path, "%s/brace.gguf", folder);
+    assert_int_equal(store_open(&s, path, &e), 0);
+    assert_int_equal(s->kind, STORE_GGUF);
+    assert_int_equal(s->count, N);
+    store_close(s);
+    assert_int_equal(unlink(path), 0);
+}
+
 static void test_split(void **state)
 {
     (void)state;
@@ -194,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_split),
+        cmocka_unit_test(test_brace),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_failures_leave_nothing_open),
     };

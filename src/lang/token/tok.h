@@ -192,6 +192,7 @@ struct tokenizer {
     bool whole_words; /* a word that is a token is that token (ignore_merges) */
     bool whole_lines; /* so is a word of newlines */
     bool byte_fallback, fuse_unk;
+    bool from_end; /* a unigram model that searches from the end of the text (plamo 2) */
     uint8_t
         *glue; /* (8192) bits by tok_glue: characters that a token has before U+2581; NULL = cut nowhere */
     int32_t byte_id[256]; /* byte -> token, -1 = none: of the alphabet, or <0xNN> */
@@ -314,6 +315,7 @@ int tok_from_spm(struct tokenizer *t, const char *path, struct err *e);
 int tok_from_vocab_merges(struct tokenizer *t, const char *vocab, const char *merges, struct err *e);
 int tok_from_tiktoken(struct tokenizer *t, const char *path, struct err *e);
 int tok_from_tekken(struct tokenizer *t, const char *path, struct err *e);
+int tok_from_lines(struct tokenizer *t, const char *path, struct err *e);
 int tok_from_wordlist(struct tokenizer *t, const char *path, struct err *e);
 /* BOS, EOS and their kin, and further added tokens, from tokenizer_config.json; `path` may be NULL. */
 int tok_apply_config(struct tokenizer *t, const char *path, struct err *e);

@@ -1,5 +1,5 @@
 /* Tokenizers from the other files that models come with: SentencePiece's tokenizer.model, vocab.json with
- * merges.txt, vocab.txt, tiktoken's ranks, tekken.json. */
+ * merges.txt, vocab.txt, tiktoken's ranks, tekken.json, plamo's tokenizer.jsonl. */
 #include "lang/token/tok.h"
 
 #include "base/base64.h"
@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/num.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -509,4 +510,85 @@ int tok_from_spm(struct tokenizer *t, const char *path, struct err *e)
     for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
         t->roles[roles[i][0]] = roles[i][1] >= 0 && roles[i][1] < t->n ? (int32_t)roles[i][1] : -1;
     return tok_build_map(t, e) || spm_steps(t, &m, e) || tok_add_by_attr(t, e) ? -1 : 0;
+}
+
+/* ---- plamo ---- */
+
+static uint8_t line_attr(const char *type, const char *text)
+{
+    static const struct {
+        const char *name;
+        enum tok_attr attr;
+    } known[] = {{"UNKNOWN", TOK_UNKNOWN}, {"CONTROL", TOK_CONTROL}, {"BYTE", TOK_BYTE}};
+    for (size_t i = 0; type && i < sizeof known / sizeof *known; i++)
+        if (!strcmp(type, known[i].name))
+            return (uint8_t)known[i].attr;
+    const size_t n = strlen(text);
+    const bool mark = n > 10 && !strncmp(text, "<|plamo:", 8) && !strcmp(text + n - 2, "|>");
+    return (uint8_t)(mark ? TOK_CONTROL : TOK_NORMAL);
+}
+
+/* A line: [text, score, type, ...]. Its text goes to files[1]. */
+static int read_line(struct tokenizer *t, int32_t id, const char *s, size_t n, struct err *e)
+{
+    json_error_t bad;
+    json_t *line = json_loadb(s, n, JSON_ALLOW_NUL, &bad), *text = json_array_get(line, 0),
+           *score = json_array_get(line, 1);
+    if (!json_is_string(text) || !json_is_number(score)) {
+        json_decref(line);
+        return err_set(e, ERR_DATA, "line %d is not [text, score, type]", id + 1);
+    }
+    t->attr[id] = line_attr(json_string_value(json_array_get(line, 2)), json_string_value(text));
+    t->score[id] = json_number_value(score);
+    t->pieces[id].n = (uint32_t)json_string_length(text);
+    buf_add(&t->files[1], json_string_value(text), json_string_length(text));
+    json_decref(line);
+    if (t->attr[id] == TOK_BYTE &&
+        tok_byte_name(t->files[1].data + t->files[1].len - t->pieces[id].n, t->pieces[id].n) < 0)
+        return err_set(e, ERR_DATA, "line %d has the type BYTE, but not a text of the form <0xNN>", id + 1);
+    return t->files[1].failed ? err_memory(e, "the vocabulary", t->files[1].len) : 0;
+}
+
+int tok_from_lines(struct tokenizer *t, const char *path, struct err *e)
+{
+    if (read_file(t, path, e))
+        return -1;
+    const struct buf *b = &t->files[0];
+    int64_t count = b->len && b->data[b->len - 1] != '\n';
+    for (size_t i = 0; i < b->len; i++)
+        count += b->data[i] == '\n';
+    t->files[1].max = FILE_MAX;
+    if (tok_alloc_vocab(t, count, e))
+        return -1;
+    t->score = mem_zalloc((size_t)t->n, sizeof *t->score);
+    if (!t->score)
+        return err_memory(e, "the scores", (unsigned long long)t->n * sizeof *t->score);
+    size_t at = 0;
+    for (int32_t i = 0; i < t->n; i++) {
+        const char *end = memchr(b->data + at, '\n', b->len - at);
+        const size_t n = end ? (size_t)(end - b->data) - at : b->len - at;
+        if (read_line(t, i, b->data + at, n, e))
+            return -1;
+        at += n + 1;
+    }
+    at = 0;
+    for (int32_t i = 0; i < t->n; at += t->pieces[i++].n)
+        t->pieces[i].s = t->files[1].data + at;
+    snprintf(t->kind, sizeof t->kind, "plamo2");
+    t->model = MODEL_UNIGRAM;
+    t->from_end = t->byte_fallback = true;
+    if (tok_build_map(t, e))
+        return -1;
+    tok_find_byte_ids(t);
+    static const struct {
+        enum tok_role role;
+        const char *text;
+    } roles[] = {{TOK_UNK, "<|plamo:unk|>"},
+                 {TOK_BOS, "<|plamo:bos|>"},
+                 {TOK_EOS, "<|plamo:eos|>"},
+                 {TOK_PAD, "<|plamo:pad|>"},
+                 {TOK_EOT, "<|plamo:op|>"}};
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        t->roles[roles[i].role] = tokenizer_find(t, roles[i].text, strlen(roles[i].text));
+    return tok_add_by_attr(t, e);
 }

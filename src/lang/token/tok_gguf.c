@@ -331,6 +331,17 @@ static int from_bert(struct tokenizer *t, const struct gguf *g, struct err *e)
                : 0;
 }
 
+/* plamo 2: a unigram model of the text as it is. */
+static int from_plamo2(struct tokenizer *t, const struct gguf *g, struct err *e)
+{
+    if (read_scores(t, g, e))
+        return -1;
+    t->model = MODEL_UNIGRAM;
+    t->from_end = t->byte_fallback = true;
+    tok_find_byte_ids(t);
+    return read_around(t, g, false, false, e);
+}
+
 /* RWKV spells bytes as in C strings. */
 static int from_rwkv(struct tokenizer *t, struct err *e)
 {
@@ -368,10 +379,10 @@ int tok_from_gguf(struct tokenizer *t, const struct gguf *g, struct err *e)
     static const struct {
         const char *name;
         int32_t bos, eos, unk, sep, pad, mask;
-    } kinds[] = {{"gpt2", 11, 11, -1, -1, -1, -1},      {"llama", 1, 2, 0, -1, -1, -1},
-                 {"bert", 101, -1, 100, 102, 0, 103},   {"t5", -1, 1, 2, -1, 0, -1},
-                 {"rwkv", -1, -1, -1, -1, -1, -1},      {"gemma4", -1, -1, -1, -1, -1, -1},
-                 {"whitespace", 11, 11, -1, -1, -1, -1}};
+    } kinds[] = {{"gpt2", 11, 11, -1, -1, -1, -1},    {"llama", 1, 2, 0, -1, -1, -1},
+                 {"bert", 101, -1, 100, 102, 0, 103}, {"t5", -1, 1, 2, -1, 0, -1},
+                 {"rwkv", -1, -1, -1, -1, -1, -1},    {"gemma4", -1, -1, -1, -1, -1, -1},
+                 {"plamo2", 1, 2, 0, -1, -1, -1},     {"whitespace", 11, 11, -1, -1, -1, -1}};
     struct gguf_str model;
     int got = gguf_get_str(g, KEY "model", &model, e);
     if (got <= 0)
@@ -391,11 +402,12 @@ int tok_from_gguf(struct tokenizer *t, const struct gguf *g, struct err *e)
     if (read_roles(t, g, e) || tok_build_map(t, e))
         return -1;
     mark_control(t);
-    int rc = is(&model, "llama")  ? from_spm(t, g, e)
-             : is(&model, "t5")   ? from_unigram(t, g, e)
-             : is(&model, "bert") ? from_bert(t, g, e)
-             : is(&model, "rwkv") ? from_rwkv(t, e)
-                                  : from_bpe(t, g, is(&model, "gemma4"), e);
+    int rc = is(&model, "llama")    ? from_spm(t, g, e)
+             : is(&model, "t5")     ? from_unigram(t, g, e)
+             : is(&model, "bert")   ? from_bert(t, g, e)
+             : is(&model, "rwkv")   ? from_rwkv(t, e)
+             : is(&model, "plamo2") ? from_plamo2(t, g, e)
+                                    : from_bpe(t, g, is(&model, "gemma4"), e);
     if (rc || tok_add_by_attr(t, e))
         return -1;
     strip_flags(t, g);

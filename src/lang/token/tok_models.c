@@ -5,6 +5,7 @@
 #include "base/size.h"
 #include "lang/token/unicode.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A text that the model has no token for: its bytes where there are byte tokens, else the unknown token. */
@@ -96,6 +97,68 @@ static int tok_unigram_word(struct tok_work *w, const char *s, size_t n)
     return 0;
 }
 
+/* ---- unigram from the end ---- */
+
+struct suffix_node { /* the best path from here to the end */
+    int64_t cost;
+    int32_t id;  /* of its first token, -1 = the bytes of a character, -2 = no character begins here */
+    uint32_t to; /* where that token ends; at first where the character does */
+};
+
+/* Scores are integers here; what a character without a token costs. */
+static const int64_t BYTES_COST = 10000000;
+
+static int64_t piece_cost(double score)
+{
+    return -(int64_t)round(fmin(fmax(score * 1e4, -1e9), 1e9));
+}
+
+/* Of paths that cost the same, the one whose first token is longest counts. */
+static void best_suffix(const struct tokenizer *t, struct suffix_node *nodes, const char *s, size_t n,
+                        size_t at)
+{
+    struct suffix_node best = {INT64_MAX, -1, 0}, bytes = nodes[at];
+    uint32_t node = 0;
+    for (size_t end = at; end < n;) {
+        node = tok_trie_step(&t->trie, node, (unsigned char)s[end++]);
+        if (!node)
+            break;
+        const int32_t id = t->trie.value[node];
+        if (id < 0 || nodes[end].id == -2)
+            continue;
+        const int64_t cost = nodes[end].cost + piece_cost(t->score[id]);
+        if (cost <= best.cost)
+            best = (struct suffix_node){cost, id, (uint32_t)end};
+    }
+    bytes.cost = nodes[bytes.to].cost + BYTES_COST;
+    nodes[at] = bytes.cost < best.cost ? bytes : best;
+}
+
+static int tok_suffix_word(struct tok_work *w, const char *s, size_t n)
+{
+    size_t count, from = n >= 3 && !memcmp(s, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark is no text */
+    if (n >= UINT32_MAX || !size_add(n, 1, &count))
+        return err_set(w->e, ERR_RESOURCE, "a text of %zu bytes is too long to tokenize", n);
+    struct suffix_node *nodes = tok_room(w, count, sizeof *nodes);
+    if (!nodes)
+        return -1;
+    for (size_t i = 0; i <= n; i++)
+        nodes[i] = (struct suffix_node){0, i < n ? -2 : -1, (uint32_t)n};
+    for (size_t at = from, len; at < n; at += len) {
+        unicode_next(s + at, &len);
+        nodes[at].id = -1;
+        nodes[at].to = (uint32_t)(at + len);
+    }
+    for (size_t at = n; at-- > from;)
+        if (nodes[at].id != -2)
+            best_suffix(w->t, nodes, s, n, at);
+    for (size_t at = from; at < n; at = nodes[at].to)
+        if (nodes[at].id >= 0 ? ids_add(w->out, nodes[at].id, w->e)
+                              : tok_unknown(w, s + at, nodes[at].to - at))
+            return -1;
+    return 0;
+}
+
 /* ---- WordPiece ---- */
 
 enum { PIECE_MOST = 1024 }; /* bytes of a piece that is looked for: a file may allow words of any length */
@@ -176,7 +239,7 @@ int tok_model_word(struct tok_work *w, const char *s, size_t n)
     case MODEL_RANKED:
         return tok_bpe_word(w, s, n);
     case MODEL_UNIGRAM:
-        return tok_unigram_word(w, s, n);
+        return w->t->from_end ? tok_suffix_word(w, s, n) : tok_unigram_word(w, s, n);
     case MODEL_WORDPIECE:
         return tok_wordpiece_word(w, s, n);
     case MODEL_GREEDY:

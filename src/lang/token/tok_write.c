@@ -187,7 +187,7 @@ static void put_normaliser(struct gguf_writer *w, const struct tokenizer *t)
         squeeze =
             squeeze || s->squeeze || s->regex; /* " {2,}" -> " " is the only pattern that such files have */
     }
-    if (t->model == MODEL_UNIGRAM)
+    if (t->model == MODEL_UNIGRAM && !t->from_end)
         gguf_put_bool(w, KEY "remove_extra_whitespaces", squeeze);
     if (t->model == MODEL_UNIGRAM || !strcmp(t->kind, "llama"))
         gguf_put_bool(w, KEY "add_space_prefix", prefixes(t));
@@ -218,7 +218,8 @@ static const char *pre_name(const struct tokenizer *t)
 int tokenizer_write(const struct tokenizer *t, struct gguf_writer *w, uint32_t vocab, struct err *e)
 {
     int32_t rows = vocab ? (int32_t)vocab : t->n;
-    bool bpe = !strcmp(t->kind, "gpt2"), scored = !strcmp(t->kind, "llama") || !strcmp(t->kind, "t5");
+    bool bpe = !strcmp(t->kind, "gpt2"),
+         scored = !strcmp(t->kind, "llama") || !strcmp(t->kind, "t5") || t->from_end;
     if (!(bpe && t->merges) && !scored && strcmp(t->kind, "bert"))
         return err_set(e, ERR_DATA, "a tokenizer of kind '%s'%s cannot be written into a GGUF file", t->kind,
                        bpe ? " that has ranks and no merges" : "");

@@ -46,7 +46,7 @@ int ids_add(struct ids *ids, int32_t id, struct err *e)
 
 void *tok_room(struct tok_work *w, size_t count, size_t size)
 {
-    size_t bytes = count * size; /* both callers have checked the product */
+    size_t bytes = count * size; /* the callers have checked the product */
     if (bytes > w->room_bytes) {
         mem_free(w->room);
         w->room_bytes = 0;
@@ -315,13 +315,15 @@ static int open_place(struct tokenizer *t, struct place *p, struct err *e)
         return tok_from_vocab_merges(t, path, merges, e);
     if ((path = beside(p, "vocab.txt")))
         return tok_from_wordlist(t, path, e);
+    if ((path = beside(p, "tokenizer.jsonl")))
+        return tok_from_lines(t, path, e);
     static const char *const ranks[] = {"tiktoken.model", "qwen.tiktoken", "tokenizer.tiktoken"};
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
         if ((path = beside(p, ranks[i])))
             return tok_from_tiktoken(t, path, e);
     return err_set(e, ERR_DATA,
                    "there is none: tokenizer.json, tekken.json, tokenizer.model, vocab.json with merges.txt, "
-                   "vocab.txt or tiktoken.model was expected");
+                   "vocab.txt, tokenizer.jsonl or tiktoken.model was expected");
 }
 
 /* End tokens that config.json or generation_config.json name: a number or a list. */
