@@ -166,7 +166,13 @@ static int decoder_read(int fd, struct image *out, const struct image_limits *li
 int decoder_run(struct decoder *d, struct image *out, const void *bytes, size_t n,
                 const struct image_limits *limits, struct err *e)
 {
-    struct decoder_request r = {.limits = *limits, .size = n};
+    struct decoder_request r;
+    /* All of its bytes are sent: no struct is copied into it, whose gaps may hold anything. */
+    memset(&r, 0, sizeof r);
+    r.limits.bytes = limits->bytes;
+    r.limits.pixels = limits->pixels;
+    r.limits.seconds = limits->seconds;
+    r.size = n;
     *out = (struct image){0};
     if (n > limits->bytes)
         return err_set(e, ERR_DATA, "the image has %zu bytes; at most %llu are decoded", n,

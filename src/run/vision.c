@@ -139,14 +139,14 @@ int vision_open(struct vision **out, const struct store *model, const struct vis
         !vision_read(&said, model, &none)) { /* a folder with an mmproj file */
         v->tower->v.image_token = said.image_token;
         v->tower->v.two_sided = said.two_sided;
+        v->tower->v.sides_said = true;
     }
     none = (struct err){0};
     v->image_token =
         v->tower->v.image_token >= 0 ? v->tower->v.image_token : find_token(model, v->tower->v.family);
     v->tower->v.image_token = v->image_token;
-    if (model->kind == STORE_GGUF &&
-        v->tower->v.family ==
-            VISION_GEMMA4) /* its small models, which have numbers for each layer, are causal */
+    /* its small models, which have numbers for each layer, are causal */
+    if (model->kind == STORE_GGUF && v->tower->v.family == VISION_GEMMA4 && !v->tower->v.sides_said)
         v->tower->v.two_sided = gguf_get_u64(model->gguf, "gemma4.embedding_length_per_layer_input", 0,
                                              1 << 24, &each, &none) != 1 ||
                                 !each;

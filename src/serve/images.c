@@ -1,47 +1,35 @@
 #define _GNU_SOURCE
 #include "serve/images.h"
 
-#include "base/base64.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "hub/url_fetcher.h"
 #include "media/decoder.h"
+#include "run/image_parts.h"
 #include "run/session.h"
 #include "serve/field.h"
 #include "serve/limit.h"
 #include "serve/request.h"
 #include "serve/server_internal.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 /* ---- bytes ---- */
 
+/* Of base64, or of a data: URL. */
 static int image_base64(struct request *a, struct buf *out, const char *text, size_t n, const char *where)
 {
     uint64_t most = limit_of(LIMIT_IMAGE_BYTES);
+    struct err e = {0};
     if (n / 4 * 3 > most + 3)
         return request_fail(a, 400, where,
                             "%s: the image has about %zu bytes; at most %llu are read (limit image-bytes)",
                             where, n / 4 * 3, (unsigned long long)most);
-    if (base64_read_loose(out, text, n))
+    if (!image_part_bytes(out, text, n, &e))
         return 0;
-    return out->failed ? request_fail(a, 503, NULL, "out of memory")
-                       : request_fail(a, 400, where, "%s: the image is not valid base64", where);
-}
-
-/* "data:image/png;base64,..." */
-static int image_data(struct request *a, struct buf *out, const char *url, size_t n, const char *where)
-{
-    static const char base64[] = ";base64";
-    const char *comma = memchr(url, ',', n);
-    size_t head = comma ? (size_t)(comma - url) : 0;
-    if (!comma || head < sizeof base64 - 1 ||
-        strncasecmp(comma - (sizeof base64 - 1), base64, sizeof base64 - 1) != 0)
-        return request_fail(a, 400, where, "%s: a data: URL of an image has to be data:image/...;base64,...",
-                            where);
-    return image_base64(a, out, comma + 1, n - head - 1, where);
+    return e.code == ERR_RESOURCE ? request_fail(a, 503, NULL, "out of memory")
+                                  : request_fail(a, 400, where, "%s: %s", where, e.text);
 }
 
 static int image_fetch(struct request *a, struct buf *out, const char *url, const char *where)
@@ -64,10 +52,8 @@ static int image_bytes(struct request *a, struct buf *out, const json_t *text, b
 {
     const char *s = json_string_value(text);
     size_t n = json_string_length(text);
-    if (!is_url && strncasecmp(s, "data:", 5) != 0)
+    if (!is_url || !strncasecmp(s, "data:", 5))
         return image_base64(a, out, s, n, where);
-    if (!strncasecmp(s, "data:", 5))
-        return image_data(a, out, s, n, where);
     if (strncasecmp(s, "http://", 7) != 0 && strncasecmp(s, "https://", 8) != 0)
         return request_fail(a, 400, where, "%s: an image has to be a data: URL", where);
     return image_fetch(a, out, s, where);
@@ -161,81 +147,44 @@ void request_images_free(struct request_images *i)
 
 /* ---- parts of messages ---- */
 
-bool part_is_image(const json_t *part)
+const char *request_reads(const struct request *a, const char *type)
 {
-    static const char *const types[] = {"image_url", "input_image", "image"};
-    const char *type = field_text(part, "type");
-    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
-        if (!strcmp(type, types[i]))
-            return true;
-    return false;
-}
-
-/* The text of a part: {"image_url": {"url": text}}, {"image_url": text}, or {"data": text}. */
-static const json_t *part_image_text(const json_t *part, bool *is_url)
-{
-    const json_t *url = json_object_get(part, "image_url"), *data = json_object_get(part, "data");
-    *is_url = url != NULL;
-    url = json_is_object(url) ? json_object_get(url, "url") : url;
-    const json_t *text = *is_url ? url : data;
-    return json_is_string(text) ? text : NULL;
+    if (!a->model->session->vision)
+        return "this model reads only text";
+    return type && strstr(type, "image") ? "an image can stand only in the messages of users and tools"
+                                         : "this model reads only text and images";
 }
 
 int part_check_image(struct request *a, const json_t *part, const char *where)
 {
+    const char *type = field_text(part, "type");
     bool is_url;
     if (!a->model->session->vision)
-        return request_fail(a, 400, where, "%s is of type '%s'; this model reads only text", where,
-                            log_safe(field_text(part, "type")));
-    return part_image_text(part, &is_url)
+        return request_fail(a, 400, where, "%s is of type '%s'; %s", where, log_safe(type),
+                            request_reads(a, type));
+    return image_part_text(part, &is_url)
                ? 0
                : request_fail(a, 400, where, "%s has to have an image_url with a url", where);
 }
 
-/* The parts of one message; NULL and a failure. */
-static json_t *parts_read(struct request *a, const json_t *parts, size_t at, struct request_images *to)
+struct part_reader {
+    struct request *request;
+    struct request_images *to;
+};
+
+static int part_read(void *arg, const json_t *part, const char *where)
 {
-    json_t *out = json_array(), *part;
-    char where[FAILURE_PARAM];
-    bool is_url = false;
-    size_t i;
-    int failed = !out;
-    json_array_foreach((json_t *)(uintptr_t)parts, i, part)
-    {
-        snprintf(where, sizeof where, "messages[%zu].content[%zu]", at, i);
-        bool image = part_is_image(part);
-        const json_t *text = image ? part_image_text(part, &is_url) : NULL;
-        failed = failed || (image && to && request_image_add(a, to, text, is_url, where)) ||
-                 json_array_append_new(out, image ? json_pack("{s:s}", "type", "image") : json_incref(part));
-    }
-    if (!failed)
-        return out;
-    json_decref(out);
-    request_fail(a, 503, NULL, "out of memory");
-    return NULL;
+    const struct part_reader *r = arg;
+    bool is_url;
+    const json_t *text = image_part_text(part, &is_url);
+    return request_image_add(r->request, r->to, text, is_url, where);
 }
 
 json_t *request_images_read(struct request *a, const json_t *messages, struct request_images *to)
 {
-    json_t *out = json_array(), *message, *part;
-    size_t i, k;
-    int failed = !out;
-    json_array_foreach((json_t *)(uintptr_t)messages, i, message)
-    {
-        const json_t *content = json_object_get(message, "content");
-        bool has = false;
-        json_array_foreach((json_t *)(uintptr_t)content, k, part) has |= part_is_image(part);
-        json_t *own = has ? json_copy(message) : json_incref(message);
-        failed = failed || !own ||
-                 (has && json_object_set_new(own, "content", parts_read(a, content, i, to))) ||
-                 json_array_append(out, own);
-        json_decref(own);
-        if (failed)
-            break;
-    }
-    if (!failed)
-        return out;
-    json_decref(out);
-    request_fail(a, 503, NULL, "out of memory");
-    return NULL;
+    struct part_reader r = {a, to};
+    json_t *out = image_parts_read(messages, to ? part_read : NULL, &r);
+    if (!out)
+        request_fail(a, 503, NULL, "out of memory"); /* unless it has failed before */
+    return out;
 }

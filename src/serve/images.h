@@ -24,8 +24,8 @@ int request_image_add(struct request *a, struct request_images *to, const json_t
 int request_image_places(struct request *a, struct request_images *to);
 void request_images_free(struct request_images *i);
 
-/* Whether a part of a message is an image, in any API's form: image_url, input_image, image. */
-bool part_is_image(const json_t *part);
+/* Why a part of this type is refused: what the model reads. type may be NULL. */
+const char *request_reads(const struct request *a, const char *type);
 /* Whether the part has what an image of its form needs; 400 where not, or where the model reads only text. */
 int part_check_image(struct request *a, const json_t *part, const char *where);
 /* Reads the images of all messages into `to` (NULL: they are not read). Returns the messages with {"type": "image"} in

@@ -106,6 +106,28 @@ def files():
     yield "small-frame.gif", small_frame()
 
 
+def odd():
+    """What is rarer, with a generator of its own: the files above stay as they are."""
+    own = np.random.default_rng(22)
+    a = np.clip(np.cumsum(own.normal(0, 9, (23, 37, 4)), 1) + 128, 0, 255).astype(np.uint8)
+    rgb, rgba = Image.fromarray(a[:, :, :3].copy()), Image.fromarray(a)
+    yield "moving.png", saved(rgb, "PNG", save_all=True, append_images=[rgb.rotate(180)], duration=100)
+    yield "moving-later.png", saved(rgba, "PNG", save_all=True, default_image=True, append_images=[rgba.rotate(180)])
+    yield "moving-lossy.webp", saved(rgba, "WEBP", save_all=True, append_images=[rgba.rotate(180)], quality=60)
+    yield "grey-alpha16.png", png(11, 7, 16, 4, plain(own.integers(0, 65536, (7, 11, 2)).astype(">u2").view(np.uint8)))
+    yield "palette4-clear.png", saved(rgb.quantize(16), "PNG", bits=4, transparency=bytes(own.integers(0, 255, 16, dtype=np.uint8)))
+    yield "grey-clear.png", png(11, 7, 8, 0, plain(own.integers(0, 8, (7, 11), dtype=np.uint8)), png_chunk(b"tRNS", b"\0\3"))
+    cmyk = saved(rgb.convert("CMYK"), "JPEG", quality=95)
+    at = cmyk.index(b"Adobe")
+    yield "ycck.jpg", cmyk[:at + 11] + b"\2" + cmyk[at + 12:]
+    yield "cmyk-plain.jpg", cmyk[:at - 4] + cmyk[at + 12:]
+    yield "restarts.jpg", saved(rgb, "JPEG", restart_marker_blocks=2, subsampling="4:2:2")
+    yield "plain-rgb.jpg", saved(rgb, "JPEG", keep_rgb=True)
+    yield "turned0.jpg", saved(rgb, "JPEG", exif=exif(0))
+    for name in ("arithmetic.jpg", "arithmetic-progressive.jpg"):  # which PIL reads and does not write
+        yield name, (OUT / name).read_bytes()
+
+
 def small_frame():
     """A frame that covers a part of the screen, with a transparent colour; written by hand."""
     palette = bytes([255, 0, 0, 0, 255, 0, 0, 0, 255, 9, 9, 9])
@@ -163,7 +185,7 @@ def sha(image):
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     lines = []
-    for name, data in files():
+    for name, data in (*files(), *odd()):
         (OUT / name).write_bytes(data)
         image = decoded(data)
         lines.append(f"decode {name} {image.width} {image.height} {sha(image)}")

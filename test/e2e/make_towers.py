@@ -79,9 +79,9 @@ class Llava(Case):
 class LlavaNext(Case):
     sizes = [(70, 50), (41, 90), (200, 60)]
 
-    def __init__(self, pins, processor=None, vision=None, **top):
+    def __init__(self, pins, processor=None, vision=None, text=None, **top):
         self.model = T.LlavaNextForConditionalGeneration(T.LlavaNextConfig(
-            vision_config=vision or T.CLIPVisionConfig(**CLIP, projection_dim=32), text_config=T.LlamaConfig(**TEXT),
+            vision_config=vision or T.CLIPVisionConfig(**CLIP, projection_dim=32), text_config=text or T.LlamaConfig(**TEXT),
             image_token_index=309, image_grid_pinpoints=pins, **top))
         self.processor = LlavaNextImageProcessorPil(**(processor or dict(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})),
                                                     image_grid_pinpoints=pins)
@@ -96,12 +96,14 @@ class LlavaNext(Case):
 class Gemma3(Case):
     image_id, begin, end, kinds = 306, [319, 304], [305, 319], "token_type_ids"
 
-    def __init__(self, **processor):
-        text = {**TEXT, "num_hidden_layers": 6, "sliding_window": 16, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}
+    def __init__(self, text={}, vision={}, tokens=4, **processor):
+        full = {**TEXT, "num_hidden_layers": 6, "sliding_window": 16, "query_pre_attn_scalar": 16, "tie_word_embeddings": True, **text}
+        see = {**SEES, "image_size": 112, "patch_size": 14, "vision_use_head": False, **vision}
+        self.each = tokens
         self.model = T.Gemma3ForConditionalGeneration(T.Gemma3Config(
-            vision_config=T.SiglipVisionConfig(**SEES, image_size=112, patch_size=14, vision_use_head=False),
-            text_config=T.Gemma3TextConfig(**text), mm_tokens_per_image=4, boi_token_index=304, eoi_token_index=305, image_token_index=306))
-        self.processor = Gemma3ImageProcessorPil(size={"height": 112, "width": 112}, **HALF, **processor)
+            vision_config=T.SiglipVisionConfig(**see), text_config=T.Gemma3TextConfig(**full), mm_tokens_per_image=tokens,
+            boi_token_index=304, eoi_token_index=305, image_token_index=306, tie_word_embeddings=full["tie_word_embeddings"]))
+        self.processor = Gemma3ImageProcessorPil(size={"height": see["image_size"], "width": see["image_size"]}, **{**HALF, **processor})
 
     def pixels(self, image):
         given = super().pixels(image)
@@ -109,7 +111,7 @@ class Gemma3(Case):
         return given
 
     def tokens(self, given, n):
-        return [t for _ in range(n // 4) for t in super(Gemma3, self).tokens(given, 4)]
+        return [t for _ in range(n // self.each) for t in super(Gemma3, self).tokens(given, self.each)]
 
 
 class Gemma4(Case):
@@ -121,8 +123,9 @@ class Gemma4(Case):
         see = {**SEES, "num_key_value_heads": 2, "head_dim": 16, "patch_size": 16, "position_embedding_size": 64, **vision}
         self.model = T.Gemma4ForConditionalGeneration(T.Gemma4Config(
             text_config=T.Gemma4TextConfig(**full), vision_config=T.Gemma4VisionConfig(**see, use_clipped_linears=clips), audio_config=None,
-            boi_token_id=304, eoi_token_id=305, image_token_id=306, video_token_id=307, audio_token_id=308))
-        self.processor = Gemma4ImageProcessorPil(patch_size=16, pooling_kernel_size=see.get("pooling_kernel_size", 3),
+            boi_token_id=304, eoi_token_id=305, image_token_id=306, video_token_id=307, audio_token_id=308,
+            tie_word_embeddings=full["tie_word_embeddings"]))
+        self.processor = Gemma4ImageProcessorPil(patch_size=see["patch_size"], pooling_kernel_size=see.get("pooling_kernel_size", 3),
                                                  **{"max_soft_tokens": 70, **processor})
 
     def pixels(self, image):
@@ -131,16 +134,17 @@ class Gemma4(Case):
 
 
 class Idefics3(Case):
-    def __init__(self, smol=False, splits=False, longest=56, processor=None, **top):
+    def __init__(self, smol=False, splits=False, longest=56, processor=None, vision={}, text=None, **top):
         kind = (T.SmolVLMForConditionalGeneration, T.SmolVLMConfig, T.SmolVLMVisionConfig) if smol else (
             T.Idefics3ForConditionalGeneration, T.Idefics3Config, T.Idefics3VisionConfig)
         from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
         from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
-        vision = (SmolVLMVisionConfig if smol else Idefics3VisionConfig)(**SEES, image_size=56, patch_size=14)
-        self.model = kind[0](kind[1](vision_config=vision, text_config=T.LlamaConfig(**TEXT), image_token_id=309,
-                                     **{"scale_factor": 2, **top}))
+        see = {**SEES, "image_size": 56, "patch_size": 14, **vision}
+        self.model = kind[0](kind[1](vision_config=(SmolVLMVisionConfig if smol else Idefics3VisionConfig)(**see),
+                                     text_config=text or T.LlamaConfig(**TEXT), image_token_id=309, **{"scale_factor": 2, **top}))
         self.processor = (SmolVLMImageProcessorPil if smol else Idefics3ImageProcessorPil)(
-            size={"longest_edge": longest}, max_image_size={"longest_edge": 56}, do_image_splitting=splits, **HALF, **(processor or {}))
+            size={"longest_edge": longest}, max_image_size={"longest_edge": see["image_size"]}, do_image_splitting=splits,
+            **{**HALF, **(processor or {})})
 
     def pixels(self, image):
         out = self.processor(images=[[image]], return_tensors="pt", return_row_col_info=True)
@@ -168,17 +172,20 @@ class Idefics3(Case):
 class Pixtral(Case):
     image_id = 310
 
-    def __init__(self, merge=2, llava=False, **top):
-        vision = T.PixtralVisionConfig(**{**SEES, "num_hidden_layers": 3}, head_dim=16, image_size=112, patch_size=14, hidden_act="silu")
-        text = T.MistralConfig(**TEXT, sliding_window=None)
+    def __init__(self, merge=2, llava=False, vision={}, text=None, processor={}, **top):
+        see = {**SEES, "num_hidden_layers": 3, "head_dim": 16, "image_size": 112, "patch_size": 14, "hidden_act": "silu", **vision}
+        vision = T.PixtralVisionConfig(**see)
+        text = text or T.MistralConfig(**TEXT, sliding_window=None)
         if llava:
             self.model = T.LlavaForConditionalGeneration(T.LlavaConfig(
-                vision_config=vision, text_config=text, image_token_index=310, vision_feature_layer=-1, vision_feature_select_strategy="full"))
+                vision_config=vision, text_config=text, image_token_index=310,
+                **{"vision_feature_layer": -1, "vision_feature_select_strategy": "full", **top}))
         else:
             self.model = T.Mistral3ForConditionalGeneration(T.Mistral3Config(
                 vision_config=vision, text_config=text, image_token_index=310, spatial_merge_size=merge, **top))
-        self.unit = 14 * (1 if llava else merge)
-        self.processor = PixtralImageProcessorPil(size={"longest_edge": 112}, patch_size={"height": self.unit, "width": self.unit})
+        self.unit = see["patch_size"] * (1 if llava else merge)
+        self.processor = PixtralImageProcessorPil(**{"size": {"longest_edge": see["image_size"]}, **processor},
+                                                  patch_size={"height": self.unit, "width": self.unit})
 
     def pixels(self, image):
         given = super().pixels(image)
@@ -210,20 +217,21 @@ class Qwen(Case):
         ids = dict(image_token_id=302, video_token_id=303, vision_start_token_id=300, vision_end_token_id=301)
         config = getattr(T, kind + "Config")
         self.model = getattr(T, kind + "ForConditionalGeneration")(config(
-            vision_config=vision, text_config={**TEXT, **text}, **ids, tie_word_embeddings=False))
+            vision_config=vision, text_config={**TEXT, **text}, **ids, tie_word_embeddings=text.get("tie_word_embeddings", False)))
         self.processor = Qwen2VLImageProcessorPil(size=size or {"shortest_edge": 6272, "longest_edge": 100352}, patch_size=patch, **processor)
 
 
 class InternVL(Case):
     image_id, begin, end = 315, [313], [314]
 
-    def __init__(self, vision=None, tiles=1, ratio=0.5, **top):
-        see = T.InternVLVisionConfig(**SEES, image_size=[56, 56], patch_size=[14, 14], **(vision or {}))
+    def __init__(self, vision={}, tiles=1, ratio=0.5, text=None, processor={}, **top):
+        see = T.InternVLVisionConfig(**{**SEES, "image_size": [56, 56], "patch_size": [14, 14], **vision})
         self.model = T.InternVLForConditionalGeneration(T.InternVLConfig(
-            vision_config=see, text_config=T.Qwen2Config(**{k: v for k, v in TEXT.items() if k != "head_dim"}), image_token_id=315,
+            vision_config=see, text_config=text or T.Qwen2Config(**{k: v for k, v in TEXT.items() if k != "head_dim"}), image_token_id=315,
             downsample_ratio=ratio, **top))
-        self.processor = GotOcr2ImageProcessorPil(size={"height": 56, "width": 56}, crop_to_patches=tiles > 1, max_patches=tiles,
-                                                  image_mean=[0.485, 0.456, 0.406], image_std=[0.229, 0.224, 0.225])
+        self.processor = GotOcr2ImageProcessorPil(**{
+            "size": dict(zip(("height", "width"), see.image_size)), "crop_to_patches": tiles > 1, "max_patches": tiles,
+            "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], **processor})
 
     def pixels(self, image):
         return {"pixel_values": super().pixels(image)["pixel_values"]}
@@ -294,40 +302,43 @@ def fill(model, seed):
             p.copy_(p.to(torch.bfloat16).float())
 
 
+def make(case, folder, seed, f32):
+    """The folder of a case: its model, images, and what it gives for them."""
+    case.model.float().eval()
+    fill(case.model, 100 + seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    images, given = [], []
+    for i, size in enumerate(case.sizes):
+        picture(10 * seed + i, *size).save(folder / f"image{i}.png")
+        g = case.pixels(Image.open(folder / f"image{i}.png"))
+        with torch.no_grad():
+            rows = case.rows(g)
+        given.append({**g, **({"grid": case.grid} if hasattr(case, "grid") else {})})
+        images.append({"file": f"image{i}.png", "features": {"rows": [[round(float(x), 5) for x in r] for r in rows]}})
+    cases = []
+    for used in [[0], [1, 0], [len(given) - 1]]:
+        ids = [46, 81, 81]
+        for i in used:
+            ids += case.tokens(given[i], len(images[i]["features"]["rows"])) + [60 + i, 70, 75]
+        with torch.no_grad():
+            logits = case.ask(ids, [{k: v for k, v in given[i].items() if k != "grid"} for i in used])
+        best = logits.topk(2).values
+        cases.append({"images": used, "tokens": ids, "last_logits": [round(float(x), 5) for x in logits[-1]],
+                      "argmax": logits.argmax(-1).tolist(), "min_margin": round(float((best[:, 0] - best[:, 1]).min()), 6)})
+    case.model.to(torch.float32 if f32 else torch.bfloat16).save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    case.processor.save_pretrained(folder)
+    if f32:
+        (folder / "tokenizer.json").write_bytes(VOCAB.read_bytes())
+    (folder / "ref.json").write_text(json.dumps({"images": images, "cases": cases}))
+    print(folder.name, [len(i["features"]["rows"]) for i in images], [len(c["tokens"]) for c in cases], flush=True)
+
+
 def main(out, names, f32):
-    for at, (name, make) in enumerate(MODELS.items()):
-        if names and name not in names:
-            continue
-        torch.manual_seed(at)
-        case = make()
-        case.model.float().eval()
-        fill(case.model, 100 + at)
-        folder = Path(out) / name
-        folder.mkdir(parents=True, exist_ok=True)
-        images, given = [], []
-        for i, size in enumerate(case.sizes):
-            picture(10 * at + i, *size).save(folder / f"image{i}.png")
-            g = case.pixels(Image.open(folder / f"image{i}.png"))
-            with torch.no_grad():
-                rows = case.rows(g)
-            given.append({**g, **({"grid": case.grid} if hasattr(case, "grid") else {})})
-            images.append({"file": f"image{i}.png", "features": {"rows": [[round(float(x), 5) for x in r] for r in rows]}})
-        cases = []
-        for used in [[0], [1, 0], [len(given) - 1]]:
-            ids = [46, 81, 81]
-            for i in used:
-                ids += case.tokens(given[i], len(images[i]["features"]["rows"])) + [60 + i, 70, 75]
-            with torch.no_grad():
-                logits = case.ask(ids, [{k: v for k, v in given[i].items() if k != "grid"} for i in used])
-            cases.append({"images": used, "tokens": ids, "last_logits": [round(float(x), 5) for x in logits[-1]],
-                          "argmax": logits.argmax(-1).tolist()})
-        case.model.to(torch.float32 if f32 else torch.bfloat16).save_pretrained(folder)
-        (folder / "generation_config.json").unlink(missing_ok=True)
-        case.processor.save_pretrained(folder)
-        if f32:
-            (folder / "tokenizer.json").write_bytes(VOCAB.read_bytes())
-        (folder / "ref.json").write_text(json.dumps({"images": images, "cases": cases}))
-        print(name, [len(i["features"]["rows"]) for i in images], [len(c["tokens"]) for c in cases])
+    for at, (name, how) in enumerate(MODELS.items()):
+        if not names or name in names:
+            torch.manual_seed(at)
+            make(how(), Path(out) / name, at, f32)
 
 
 if __name__ == "__main__":

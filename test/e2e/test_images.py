@@ -122,15 +122,18 @@ def test_llamacpp(server):
     body = {"prompt": {"prompt_string": f"user: <__media__>{QUESTION}\nassistant:", "multimodal_data": [b64(png(RGB["red"]))]},
             "n_predict": 8, "temperature": 0}
     assert server.ask("/completion", body)["content"].strip() == "red"
-    body["prompt"]["prompt_string"] = "no mark"
-    status, _, reply = server.request("POST", "/completion", body)
-    assert status == 400 and b"0 places for 1 images" in reply
+    image = body["prompt"]["multimodal_data"][0]
+    for text, images, words in (("no mark", [image], b"0 places for 1 images"), ("<__media__>" * 2, [image], b"2 places for 1 images"),
+                                ("<__media__>", [], b"multimodal_data no image"), ("<__media__>", image, b"has to be a list of images")):
+        status, _, reply = server.request("POST", "/completion", {"prompt": {"prompt_string": text, "multimodal_data": images}})
+        assert status == 400 and words in reply, reply
 
 
 def test_what_others_ask_the_server(server):
     """Ollama's capabilities, llama.cpp's modalities, a rendered template; and how often the tower has run."""
     assert "vision" in server.ask("/api/show", {"model": "colours"})["capabilities"]
-    assert server.ask("/props")["modalities"] == {"vision": True, "audio": False}
+    props = server.ask("/props")
+    assert props["modalities"] == {"vision": True, "audio": False} and props["media_marker"] == "<__media__>"
     messages = ask(part(png(RGB["red"])))["messages"]
     assert server.ask("/apply-template", {"messages": messages})["prompt"] == f"user: <image>{QUESTION}assistant:"
     image = part(png(tuple(max(0, v - 3) for v in RGB["blue"]), 31, 17))  # no test has shown this shade
@@ -177,6 +180,29 @@ def test_bad_files(server):
 def test_bad_urls(server, url, words):
     status, _, reply = server.request("POST", "/v1/chat/completions", ask({"type": "image_url", "image_url": {"url": url}}))
     assert status == 400 and words in json.loads(reply)["error"]["message"], reply
+
+
+def test_odd_urls(server):
+    """What clients write before the base64, and how they break it into lines, is all the same."""
+    data = b64(png(RGB["green"]))
+    for url in ("data:;base64," + data, "data:image/jpeg;base64," + data, "DATA:image/png;charset=utf-8;BASE64," + data,
+                "data:image/png;base64," + "\r\n".join(data[i:i + 20] for i in range(0, len(data), 20)),
+                "data:image/png;base64," + data.replace("+", "-").replace("/", "_").rstrip("=")):
+        reply = server.ask("/v1/chat/completions", ask({"type": "image_url", "image_url": {"url": url}}))
+        assert reply["choices"][0]["message"]["content"].strip() == "green", url[:40]
+
+
+def test_what_the_model_does_not_read(server):
+    """A model that sees says so where it refuses something else; and images stand only where they can."""
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": b64(png(RGB["red"]))}}
+    for path, body, words in (
+            ("/v1/chat/completions", ask({"type": "input_audio", "input_audio": {}}), b"only text and images"),
+            ("/v1/messages", {"max_tokens": 4, "messages": [{"role": "user", "content": [{"type": "document"}]}]}, b"only text and images"),
+            ("/v1/messages", {"max_tokens": 4, "system": [image], "messages": [{"role": "user", "content": "a"}]}, b"only in the messages"),
+            ("/api/generate", {"prompt": "a", "images": "abc"}, b"images has to be a list"),
+            ("/api/chat", {"messages": [{"role": "user", "content": "a", "images": {}}]}, b"images has to be a list")):
+        status, _, reply = server.request("POST", path, {"model": "colours", **body})
+        assert status == 400 and words in reply, (path, reply)
 
 
 @pytest.mark.parametrize("image", [{"type": "image_url"}, {"type": "image_url", "image_url": 5}, {"type": "image_url", "image_url": {}},

@@ -99,3 +99,8 @@ def test_bench_of_a_tower(binary):
     folder = HERE / "gemma3_vl"
     lines = ask(binary, "bench", folder / "mmproj.gguf", "--image", folder / "image0.png", "-r", 2, "--device", "cpu")
     assert lines[0]["test"] == "encode" and lines[0]["rows"] == 4 and lines[0]["ms"] > 0
+    profile = ask(binary, "bench", folder / "mmproj.gguf", "--image", folder / "image0.png", "-r", 1, "--device", "cpu",
+                  "--profile")[0]["profile"]
+    named = profile["operations"]
+    assert {"qkv", "attn", "ffn", "out", "logits"} <= set(named) and all(s > 0 for s in named.values())
+    assert sum(named.values()) + profile["rows"] + profile["sending"] <= profile["seconds"]

@@ -1,8 +1,11 @@
 /* Images of odd sizes become the tiles that the transformers library makes, bit by bit (test/e2e/make_prepare.py). */
 #include "test.h"
 
+#include "base/buf.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "hub/sha.h"
+#include "media/decode.h"
 #include "model/vision/preprocess.h"
 
 #include <stdio.h>
@@ -282,8 +285,35 @@ static void test_extreme(void **state)
     image_free(&image);
 }
 
-int main(void)
+/* FOLDER IMAGE: the digest of what the processor of a model's folder makes of a file, for test_random_towers.py. */
+static int print_digest(const char *folder, const char *file)
 {
+    struct store *s = NULL;
+    struct vision_params v;
+    struct vision_prepared p = {0};
+    struct image image = {0};
+    struct buf bytes = {.max = 1 << 24};
+    struct err e = {0};
+    char hex[SHA_HEX];
+    if (store_open(&s, folder, &e) == 0 && vision_read(&v, s, &e) == 0 && file_read(file, &bytes, &e) == 0 &&
+        image_decode(&image, bytes.data, bytes.len, &IMAGE_LIMITS, &e) == 0 &&
+        vision_prepare(&p, &v, &image, &e) == 0) {
+        hash(&p, hex);
+        printf("%s\n", hex);
+    } else {
+        fprintf(stderr, "%s\n", e.text);
+    }
+    vision_prepared_free(&p);
+    image_free(&image);
+    buf_free(&bytes);
+    store_close(s);
+    return e.code != 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3)
+        return print_digest(argv[1], argv[2]);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_same), cmocka_unit_test(test_memory),
                                        cmocka_unit_test(test_extreme)};
     return cmocka_run_group_tests(tests, NULL, NULL);

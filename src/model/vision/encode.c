@@ -25,6 +25,7 @@ struct encoder {
     struct pool *pool; /* fills `in` */
     uint32_t rows;     /* that the device and the arrays below are prepared for */
     uint64_t count;
+    struct encoder_profile *profile;   /* NULL: none is made */
     float *in;                         /* (rows, width of plan.given) */
     uint32_t placed_cols, placed_rows; /* the grid whose positions are in it; 0: none */
     int32_t *pos, *axes, *out, *table;
@@ -147,6 +148,12 @@ uint32_t encoder_width(const struct encoder *c)
 uint64_t encoder_count(const struct encoder *c)
 {
     return c->count;
+}
+
+void encoder_profile(struct encoder *c, struct encoder_profile *p)
+{
+    c->profile = p;
+    c->device->seconds = p ? p->operations : NULL;
 }
 
 struct device *encoder_device(const struct encoder *c)
@@ -321,6 +328,8 @@ static int run_part(struct encoder *c, uint32_t from, uint32_t to, struct err *e
                            .out = c->out,
                            .from = from,
                            .to = to};
+    if (c->profile)
+        c->device->seconds = c->profile->operations + from;
     return c->device->ops->run(c->device, p, &s, e);
 }
 
@@ -344,8 +353,16 @@ static int tile_start(struct encoder *c, struct err *e)
         return -1;
     c->now.op = 0;
     c->now.outs = outs + v->drop_first;
+    const double start = clock_now();
     c->now.rows = fill_rows(c, t, &g);
-    return c->device->ops->write_rows(c->device, c->tower->model.plan.given, c->now.rows, c->in, e);
+    const double filled = clock_now();
+    const int failed =
+        c->device->ops->write_rows(c->device, c->tower->model.plan.given, c->now.rows, c->in, e);
+    if (c->profile) {
+        c->profile->rows += filled - start;
+        c->profile->sending += clock_now() - filled;
+    }
+    return failed;
 }
 
 /* Where the next slice of a tile ends: the CPU stops behind each operation, others only at the merge. */

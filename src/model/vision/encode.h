@@ -21,6 +21,12 @@ int encoder_go(struct encoder *c, double seconds, struct err *e);
 void encoder_stop(struct encoder *c);
 /* rows: (vision_rows of the image, encoder_width). */
 int encoder_run(struct encoder *c, const struct vision_prepared *image, float *rows, struct err *e);
+/* What images take while there is a profile: rows of pixels and positions, sending them, and each operation. */
+struct encoder_profile {
+    double rows, sending;
+    double *operations; /* (plan.count) */
+};
+void encoder_profile(struct encoder *c, struct encoder_profile *p); /* NULL: no more */
 /* Images encoded so far. */
 uint64_t encoder_count(const struct encoder *c);
 /* The device that it runs on, with the tower's weights. */

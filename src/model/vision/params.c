@@ -43,7 +43,7 @@ struct vision_kind {
     struct vision_pixels pixels;
 };
 
-#define STEPS .resize = true, .rescale = true, .normalise = true, .scale = 1.0f / 255.0f
+#define STEPS .resize = true, .rescale = true, .normalise = true, .scale = 1 / 255.0
 
 #define CLIP_TOWER                                                                                           \
     "{\"hidden_size\": 768, \"intermediate_size\": 3072, \"num_hidden_layers\": 12, "                        \
@@ -93,8 +93,8 @@ static const struct vision_kind kinds[] = {
      false,
      false,
      ACT_NONE,
-     {SIZING_TOKENS, FILTER_BICUBIC, .resize = true, .rescale = true, .scale = 1.0f / 255.0f,
-      .max_tokens = 280, .std = {1, 1, 1}}},
+     {SIZING_TOKENS, FILTER_BICUBIC, .resize = true, .rescale = true, .scale = 1 / 255.0, .max_tokens = 280,
+      .std = {1, 1, 1}}},
     {VISION_IDEFICS3,
      "idefics3|smolvlm",
      "idefics3",
@@ -226,7 +226,7 @@ static int read_side(const struct keys *k, const char *gguf, const char *hf, uin
 static int read_act(struct vision_params *v, const struct keys *k, struct err *e)
 {
     char name[64] = "";
-    bool gelu = false, silu = false;
+    bool gelu = false, silu = false, by_erf = false;
     if (k->gguf) {
         if (keys_bool(k, ".clip.use_gelu", NULL, &gelu, e) < 0 ||
             keys_bool(k, ".clip.use_silu", NULL, &silu, e) < 0)
@@ -236,7 +236,10 @@ static int read_act(struct vision_params *v, const struct keys *k, struct err *e
             v->act = ACT_GELU;
         if (v->family == VISION_GEMMA4) /* its files say nothing */
             v->act = ACT_GELU_TANH;
-        return 0;
+        const int said = keys_bool(k, VISION_GELU_ERF, NULL, &by_erf, e);
+        if (said > 0 && (v->act == ACT_GELU || v->act == ACT_GELU_TANH))
+            v->act = by_erf ? ACT_GELU : ACT_GELU_TANH;
+        return said < 0 ? -1 : 0;
     }
     if (keys_str(k, NULL, "hidden_act|hidden_activation", name, sizeof name, e) < 0)
         return -1;
@@ -321,17 +324,25 @@ static int read_deepstack(struct vision_params *v, const struct keys *k, struct 
             return -1;
         for (uint32_t i = 0;
              flags && i < flags->count && i < v->layers && v->deepstacks < VISION_DEEPSTACK_MOST; i++)
-            if (gguf_item_i64(flags, i))
+            if (gguf_item_i64(flags, i)) {
+                v->merger[v->deepstacks] = i;
                 v->deepstack[v->deepstacks++] = i;
+            }
         return 0;
     }
     if (!keys_json(k, "deepstack_visual_indexes", name))
         return 0;
     const uint32_t range[2] = {0, v->layers - 1};
-    if (n > VISION_DEEPSTACK_MOST ||
-        keys_each(k, NULL, "deepstack_visual_indexes", range, v->deepstack, n, e) < 0)
+    uint32_t list[VISION_DEEPSTACK_MOST];
+    if (n > VISION_DEEPSTACK_MOST || keys_each(k, NULL, "deepstack_visual_indexes", range, list, n, e) < 0)
         return e->code ? -1 : err_set(e, ERR_DATA, "config.json: deepstack_visual_indexes has %u layers", n);
-    v->deepstacks = n;
+    for (uint32_t layer = 0; layer < v->layers; layer++)
+        for (uint32_t i = 0; i < n; i++)
+            if (list[i] == layer) {
+                v->merger[v->deepstacks] = i;
+                v->deepstack[v->deepstacks++] = layer;
+                break; /* said twice, the first merger counts */
+            }
     return 0;
 }
 
@@ -433,7 +444,8 @@ static int read_top(struct vision_params *v, const struct store *s, struct err *
         char both[32] = "";
         if (keys_str(&inner, NULL, "use_bidirectional_attention", both, sizeof both, e) < 0)
             return -1;
-        v->two_sided = !strcmp(both, "vision") || !strcmp(both, "all");
+        v->two_sided = !strcmp(both, "vision");
+        v->sides_said = true;
     }
     static const struct {
         const char *hf;
@@ -469,6 +481,10 @@ static int read_mmproj(struct vision_params *v, const struct keys *k, struct err
         keys_u32(k, "image_min_pixels", NULL, COUNT, &least, e) < 0 ||
         keys_u32(k, "image_max_pixels", NULL, COUNT, &most, e) < 0)
         return -1;
+    const int said = keys_bool(k, VISION_TWO_SIDED, NULL, &v->two_sided, e);
+    if (said < 0)
+        return -1;
+    v->sides_said = said > 0;
     if (got_mean && got_std && v->family != VISION_GEMMA4) {
         memcpy(p->mean, mean, sizeof mean);
         memcpy(p->std, std, sizeof std);

@@ -80,6 +80,12 @@ struct vision_pixels {
 
 enum { VISION_DEEPSTACK_MOST = 16, VISION_LAYERS_MOST = 256, VISION_FEATURES_MOST = 8 };
 
+/* The key of an mmproj file, behind clip.vision: whether the tokens of an image see each other. Ours; other programs take it
+ * from the kind of projector. */
+#define VISION_TWO_SIDED "bidirectional_tokens"
+/* Another of ours: whether GELU is the one by erf or its approximation by tanh, where a family's files mean the other. */
+#define VISION_GELU_ERF "gelu_erf"
+
 struct vision_params {
     enum vision_family family;
     char projector[32];  /* clip.projector_type; of a folder the name that a GGUF file gets */
@@ -108,11 +114,12 @@ struct vision_params {
     uint32_t positions;            /* rows of the table of learned positions; 0 = none */
     uint32_t window;               /* qwen2.5: side of a window in pixels; 0 = none */
     bool full[VISION_LAYERS_MOST]; /* layers that see the whole image in spite of windows */
-    uint32_t
-        deepstack[VISION_DEEPSTACK_MOST]; /* layers whose rows are added to the text model's first ones */
+    /* Layers whose rows are added to the text model's first ones, and the number of each one's merger in the file. */
+    uint32_t deepstack[VISION_DEEPSTACK_MOST], merger[VISION_DEEPSTACK_MOST];
     uint32_t deepstacks;
     bool standardise; /* gemma4 */
     bool two_sided;   /* the tokens of an image see each other in the text model (gemma3) */
+    bool sides_said;  /* the file has said so; else the text model's shape tells (gemma4 as GGUF) */
 
     /* Ids of a folder's config.json; -1 = not said (a GGUF file: by name in the vocabulary). */
     int32_t image_token, image_begin, image_end;

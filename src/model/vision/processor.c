@@ -97,8 +97,19 @@ int vision_read_grids(struct vision_pixels *p, const json_t *o, struct err *e)
     return 0;
 }
 
-/* The processor's file, whose fields are optional. */
-static int read_pixels(struct vision_pixels *p, const json_t *o, struct err *e)
+/* internvl's processor cuts images into tiles whatever crop_to_patches of its image processor says; only an image processor
+ * alone goes by it. */
+static void read_tiles(struct vision_pixels *p, struct jsonread *r, const json_t *o, bool alone)
+{
+    static const double range[2] = {0, 1e6};
+    p->min_tiles = (uint32_t)jsonread_number(r, o, "min_patches?", range, p->min_tiles);
+    p->max_tiles = (uint32_t)jsonread_number(r, o, "max_patches?", range, p->max_tiles);
+    if (!jsonread_bool(r, o, "crop_to_patches?", true) && alone)
+        p->min_tiles = p->max_tiles = 1;
+}
+
+/* The processor's file, whose fields are optional. alone: it is that of an image processor without one for text. */
+static int read_pixels(struct vision_pixels *p, const json_t *o, bool alone, struct err *e)
 {
     struct jsonread r = {o, "preprocessor_config.json", e};
     static const double range[2] = {0, 1e6};
@@ -107,10 +118,9 @@ static int read_pixels(struct vision_pixels *p, const json_t *o, struct err *e)
     p->normalise = jsonread_bool(&r, o, "do_normalize?", p->normalise);
     p->crop = jsonread_bool(&r, o, "do_center_crop?", p->crop);
     p->split = jsonread_bool(&r, o, "do_image_splitting?", p->split);
-    p->scale = (float)jsonread_number(&r, o, "rescale_factor?", range, p->scale);
+    p->scale = jsonread_number(&r, o, "rescale_factor?", range, p->scale);
     p->filter = (enum vision_filter)jsonread_number(&r, o, "resample?", (const double[2]){0, 5}, p->filter);
-    p->min_tiles = (uint32_t)jsonread_number(&r, o, "min_patches?", range, p->min_tiles);
-    p->max_tiles = (uint32_t)jsonread_number(&r, o, "max_patches?", range, p->max_tiles);
+    read_tiles(p, &r, o, alone);
     p->max_tokens = (uint32_t)jsonread_number(&r, o, "max_soft_tokens?", range, p->max_tokens);
     p->pan = jsonread_bool(&r, o, "do_pan_and_scan?", p->pan);
     p->pan_least = (uint32_t)jsonread_number(&r, o, "pan_and_scan_min_crop_size?", range, p->pan_least);
@@ -152,7 +162,8 @@ int vision_read_processor(struct vision_params *v, const struct store *s, struct
         o = jsonread_file(whole, &jsonread_config, e);
         in = json_object_get(o, "image_processor");
     }
-    int failed = e->code ? -1 : json_is_object(in) ? read_pixels(&v->pixels, in, e) : 0;
+    const bool alone = !whole && !json_object_get(o, "processor_class");
+    int failed = e->code ? -1 : json_is_object(in) ? read_pixels(&v->pixels, in, alone, e) : 0;
     json_decref(o);
     return failed;
 }

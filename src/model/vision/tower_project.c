@@ -191,7 +191,7 @@ static void project_qwen(struct tower_build *b, const struct operand *saved, str
               tower_linear(b, "mm.2", v->out_width, n), out);
     for (uint32_t i = 0; i < v->deepstacks; i++) {
         out.col += v->out_width;
-        project_deepstack(b, folded[i], b->gguf ? (int)v->deepstack[i] : (int)i, out);
+        project_deepstack(b, folded[i], (int)v->merger[i], out);
     }
 }
 
