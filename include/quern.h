@@ -54,6 +54,12 @@ struct quern_error {
     char text[768];
 };
 
+/* An image: the bytes of a file (JPEG, PNG, WebP, GIF), at most 32 MiB and 64 million pixels. */
+struct quern_image {
+    const void *bytes;
+    size_t length;
+};
+
 /* 0 and NULL in any field mean the default. */
 struct quern_options {
     size_t size;               /* of this struct, by QUERN_OPTIONS */
@@ -76,10 +82,15 @@ struct quern_options {
      * thread that opens it or one of its helpers. A result other than 0 ends a download: code 130. */
     int (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
     void *progress_arg;
+    const char *mmproj; /* the file with the tower for images; NULL = what is in the model or beside it */
 };
 
 /* Set one of the four: `messages` (a JSON array, as in OpenAI's API), `prompt` (one message of the user),
- * `raw` (the text itself, no template), or `ids` (tokens). */
+ * `raw` (the text itself, no template), or `ids` (tokens).
+ *
+ * Images, where the model takes them (quern_info): messages may have parts of type image_url with a data: URL. `images`
+ * are in front of `prompt`; of messages, they stand for the parts {"type": "image"}, in order; of `raw`, for each
+ * <__media__>, or in front of it. They are decoded in a process without rights, which quern_open starts for such models. */
 struct quern_request {
     size_t size; /* of this struct, by QUERN_REQUEST */
     const char *messages, *prompt, *raw;
@@ -120,6 +131,8 @@ struct quern_request {
         reasoning_tokens; /* budget: then reasoning is closed and the answer follows; -1 (size 0: 0, too) = none */
     int ignore_end;       /* 1 = go on after the model's end token, until max_tokens */
     int notify;           /* 1 = quern_ready returns the stream when it has a chunk */
+    const struct quern_image *images;
+    size_t image_count; /* at most 64 in a request, those of messages included */
 };
 
 /* NaN, without a header */
@@ -165,7 +178,7 @@ QUERN_API struct quern_model *quern_open(const char *model, const struct quern_o
                                          struct quern_error *error);
 QUERN_API void quern_close(struct quern_model *m);
 /* JSON: {"path", "name", "architecture", "device", "context", "vocabulary", "width", "generates", "chats", "tools",
- * "reasoning", "adapters": [{"name", "scale"}], "streams"}. Free with quern_free. NULL: no memory. */
+ * "reasoning", "images", "adapters": [{"name", "scale"}], "streams"}. Free with quern_free. NULL: no memory. */
 QUERN_API char *quern_info(struct quern_model *m);
 
 QUERN_API int quern_generate(struct quern_model *m, const struct quern_request *request,

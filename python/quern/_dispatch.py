@@ -82,6 +82,12 @@ class Dispatcher:
         lib.quern_interrupt(self._model)
         self.thread.join()
 
+    def forget(self) -> None:
+        """In a forked process, which has no such thread."""
+        self._lock = threading.Lock()
+        self._drained = threading.Condition(self._lock)
+        self._subscriptions = {}
+
     def _run(self) -> None:
         events = (Event * MOST)()
         early: set[int] = set()  # keys whose readers are not known yet

@@ -25,6 +25,10 @@ PROGRESS = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_char_p, c.c_uint64, c.c_uint64)
 LOG = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_char_p)
 
 
+class Image(c.Structure):
+    _fields_ = [("bytes", c.c_char_p), ("length", c.c_size_t)]
+
+
 class Options(c.Structure):
     _fields_ = [
         ("size", c.c_size_t), ("device", c.c_char_p), ("chat_template", c.c_char_p), ("ctx", c.c_uint32),
@@ -32,6 +36,7 @@ class Options(c.Structure):
         ("queue", c.c_uint32), ("draft", c.c_uint32), ("draft_model", c.c_char_p), ("embed", c.c_int),
         ("lora", c.POINTER(c.c_char_p)), ("cache_dir", c.c_char_p), ("cache_bytes", c.c_uint64),
         ("offline", c.c_int), ("progress", PROGRESS), ("progress_arg", c.c_void_p),
+        ("mmproj", c.c_char_p),
     ]
 
 
@@ -46,7 +51,7 @@ class Request(c.Structure):
         ("text", c.c_void_p), ("arg", c.c_void_p), ("ids", c.POINTER(c.c_int32)), ("id_count", c.c_size_t),
         ("tools", c.c_char_p), ("tool_choice", c.c_char_p), ("single_call", c.c_int), ("template_args", c.c_char_p),
         ("parse", c.c_int), ("sampling", c.c_char_p), ("reasoning_tokens", c.c_int32), ("ignore_end", c.c_int),
-        ("notify", c.c_int),
+        ("notify", c.c_int), ("images", c.POINTER(Image)), ("image_count", c.c_size_t),
     ]
 
 
@@ -138,9 +143,27 @@ def texts(items: list[str]) -> Any:
     return (c.c_char_p * (len(items) + 1))(*[encode(i) for i in items], None)
 
 
+def utf8(text: str) -> bytes:
+    """The bytes of a text."""
+    if not isinstance(text, str):
+        raise from_code(64, f"a text was expected, not {text!r}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as why:
+        raise from_code(64, f"the text cannot be written as UTF-8: {why.reason} at {why.start}") from why
+
+
 def encode(text: str) -> bytes:
     """UTF-8 without U+0000, which would end a C string."""
-    data = text.encode("utf-8", "surrogatepass")
+    data = utf8(text)
     if b"\0" in data:
         raise from_code(64, "the text holds the character U+0000")
+    return data
+
+
+def path_bytes(path: str | os.PathLike[str]) -> bytes:
+    """A path as the system has it, also one that is not UTF-8."""
+    data = os.fsencode(path)
+    if b"\0" in data:
+        raise from_code(64, "the path holds the character U+0000")
     return data

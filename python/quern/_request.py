@@ -4,15 +4,24 @@ from __future__ import annotations
 import ctypes as c
 import json
 import math
+import operator
+import os
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Optional, TypedDict, Union
 
-from ._library import Request, encode, lib, texts
+from ._library import Image, Request, encode, lib, texts
 from .errors import UsageError
+from .results import schema_methods
 
 Messages = Union[str, Sequence[Mapping[str, Any]]]
 Adapters = Union[str, Sequence[str], Mapping[str, float], None]
+Tools = Optional[Sequence[Mapping[str, Any]]]
+#: "auto", "none", "required", a name, or a function as in OpenAI's API
+ToolChoice = Union[str, Mapping[str, Any], None]
+#: A path, or the bytes of a file.
+ImageFile = Union[str, "os.PathLike[str]", bytes, bytearray, memoryview]
+Images = Union[ImageFile, Sequence[ImageFile]]
 
 #: Options that chat and complete share, beside those of their own signatures, with their meaning.
 OPTIONS: dict[str, str] = {
@@ -34,8 +43,73 @@ OPTIONS: dict[str, str] = {
     "salt": "a number: requests share cached prefixes only with those of the same one",
     "reasoning_tokens": "budget of reasoning, after which it is closed and the answer follows",
     "ignore_end": "True = go on after the model's end token, until max_tokens",
+    "images": "an image or a list of them, paths or the bytes of files: for the parts {'type': 'image'} of the messages, else before "
+              "the text of the last one; of complete, for each <__media__>, else before the text",
     "template_args": "more variables of the chat template, such as {'enable_thinking': False}",
 }
+
+
+class PlainOptions(TypedDict, total=False):
+    """The types of OPTIONS, for type checkers."""
+
+    max_tokens: Optional[int]
+    temperature: Optional[float]
+    top_p: Optional[float]
+    min_p: Optional[float]
+    top_k: Optional[int]
+    seed: Optional[int]
+    stop: Union[str, Sequence[str], None]
+    grammar: Optional[str]
+    regex: Optional[str]
+    choices: Optional[Sequence[str]]
+    adapters: Adapters
+    logprobs: Union[bool, int, None]
+    sampling: Optional[Mapping[str, Any]]
+    timeout: Optional[float]
+    salt: Optional[int]
+    reasoning_tokens: Optional[int]
+    ignore_end: bool
+    images: Optional[Images]
+    template_args: Optional[Mapping[str, Any]]
+
+
+class AllOptions(PlainOptions, total=False):
+    schema: Any
+
+
+def whole_number(name: str, value: Any, least: int, most: int) -> int:
+    """An int, or what counts as one, such as numpy's."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise UsageError(f"{name} is {value!r}; it has to be a whole number from {least} to {most}")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise UsageError(f"{name} is {value!r}; it has to be a number")
+    return number
+
+
+def items_of(name: str, value: Any, of: str) -> list[Any]:
+    """The items of a list, which a text and a dict are not."""
+    if isinstance(value, (str, bytes, bytearray, memoryview, Mapping)) or not isinstance(value, Iterable):
+        raise UsageError(f"{name} has to be a list of {of}, not {type(value).__name__}")
+    return list(value)
+
+
+def _json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as why:
+        raise UsageError(f"{name} cannot be written as JSON: {why}") from why
 
 
 def adapter_text(adapters: Adapters) -> Optional[str]:
@@ -44,26 +118,97 @@ def adapter_text(adapters: Adapters) -> Optional[str]:
     if isinstance(adapters, str):
         return adapters
     if isinstance(adapters, Mapping):
-        return ",".join(f"{name}:{scale:g}" for name, scale in adapters.items())
-    return ",".join(adapters)
+        return ",".join(f"{name}:{_number(f'the scale of {name}', scale):g}" for name, scale in adapters.items())
+    return ",".join(map(str, items_of("adapters", adapters, "names")))
+
+
+def schema_source(schema: Any) -> Any:
+    """What a schema is read from: a JSON schema, a pydantic model, or pydantic's adapter of another type."""
+    if schema is None or isinstance(schema, (Mapping, bool)) or schema_methods(schema):
+        return schema
+    try:
+        from pydantic import TypeAdapter
+
+        if not isinstance(schema, (str, bytes)):
+            return TypeAdapter(schema)
+    except Exception:  # there is no pydantic, or it does not know the type
+        pass
+    raise UsageError(f"schema has to be a pydantic model, a type that pydantic knows, or a JSON schema as a dict, not {schema!r}")
+
+
+def closed(schema: Any) -> Any:
+    """A schema of pydantic without properties beside those that it names, unless it allows them: pydantic ignores them, and a
+    model may write such properties until max_tokens."""
+    if isinstance(schema, list):
+        return [closed(s) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = dict(schema)
+    for key in ("properties", "patternProperties", "$defs", "definitions"):
+        if key in out:
+            out[key] = {name: closed(s) for name, s in out[key].items()}
+    for key in ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"):
+        if key in out:
+            out[key] = closed(out[key])
+    if "properties" in out:
+        out.setdefault("additionalProperties", False)
+    return out
 
 
 def schema_text(schema: Any) -> str:
-    """The text of a JSON schema: of a pydantic model, a dict, or True."""
-    if hasattr(schema, "model_json_schema"):
-        schema = schema.model_json_schema()
-    elif not isinstance(schema, (Mapping, bool)):
-        raise UsageError(f"schema has to be a pydantic model or a JSON schema, not {type(schema).__name__}")
-    return json.dumps(schema)
+    methods = schema_methods(schema)
+    return _json("schema", closed(getattr(schema, methods[0])()) if methods else schema)
 
 
-def messages_text(messages: Messages) -> str:
+def image_bytes(images: Optional[Images]) -> list[bytes]:
+    if images is None:
+        return []
+    if isinstance(images, (str, os.PathLike, bytes, bytearray, memoryview)):
+        images = [images]
+    found = []
+    for image in images:
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            found.append(bytes(image))
+        elif isinstance(image, (str, os.PathLike)):
+            with open(image, "rb") as f:
+                found.append(f.read())
+        else:
+            raise UsageError(f"an image has to be a path or the bytes of a file, not {type(image).__name__}")
+    return found
+
+
+def _is_place(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "image" and not {"image_url", "data"} & set(part)
+
+
+def _placed(messages: Sequence[Mapping[str, Any]], images: int) -> list[Mapping[str, Any]]:
+    """The messages, with places for images in the last one of the user where they have none."""
+    out = list(messages)
+    parts = [p for m in out if isinstance(m, Mapping) and isinstance(m.get("content"), list) for p in m["content"]]
+    if not images or any(map(_is_place, parts)):
+        return out
+    for i in reversed(range(len(out))):
+        if isinstance(out[i], Mapping) and out[i].get("role") == "user":
+            content = out[i].get("content")
+            text = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+            out[i] = {**out[i], "content": [{"type": "image"}] * images + text}
+            return out
+    raise UsageError("images need a message of the user")
+
+
+def messages_text(messages: Messages, images: int = 0) -> str:
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    try:
-        return json.dumps(list(messages))
-    except (TypeError, ValueError) as why:
-        raise UsageError(f"messages cannot be written as JSON: {why}") from why
+    return _json("messages", _placed(items_of("messages", messages, "messages, or a text"), images))
+
+
+def tool_choice_text(choice: ToolChoice) -> Optional[str]:
+    if isinstance(choice, Mapping):  # {"type": "function", "function": {"name": ...}}
+        function = choice.get("function", choice)
+        choice = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(choice, str):
+            raise UsageError("tool_choice has to be a text, or a function with a name")
+    return choice
 
 
 def _text(keep: list[Any], value: Optional[str]) -> Optional[bytes]:
@@ -72,18 +217,12 @@ def _text(keep: list[Any], value: Optional[str]) -> Optional[bytes]:
     return data
 
 
-def _list(keep: list[Any], value: Union[str, Sequence[str], None]) -> Any:
+def _list(keep: list[Any], name: str, value: Union[str, Sequence[str], None]) -> Any:
     if value is None:
         return None
-    array = texts([value] if isinstance(value, str) else list(value))
+    array = texts([value] if isinstance(value, str) else items_of(name, value, "texts"))
     keep.append(array)
     return c.cast(array, c.POINTER(c.c_char_p))
-
-
-def _number(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise UsageError(f"{name} is {value!r}; it has to be a whole number from {least} to {most}")
-    return value
 
 
 class RequestOptions:
@@ -95,7 +234,8 @@ class RequestOptions:
             raise TypeError(f"there is no option '{unknown[0]}'; the options are {', '.join(OPTIONS)}")
         self.struct = Request()
         self.keep: list[Any] = []
-        self.schema = options.get("schema")
+        self.schema = schema_source(options.get("schema"))
+        self.images = image_bytes(options.get("images"))
         lib.quern_request_init(c.byref(self.struct), c.sizeof(Request))
         self._sampling(options)
         self._format(options)
@@ -104,19 +244,16 @@ class RequestOptions:
     def _sampling(self, o: dict[str, Any]) -> None:
         r = self.struct
         if o.get("max_tokens") is not None:
-            r.max_tokens = _number("max_tokens", o["max_tokens"], 1, 2**31)
+            r.max_tokens = whole_number("max_tokens", o["max_tokens"], 1, 2**31)
         for name in ("temperature", "top_p", "min_p"):
             if o.get(name) is not None:
-                value = float(o[name])
-                if math.isnan(value):
-                    raise UsageError(f"{name} is not a number")
-                setattr(r, name, value)
+                setattr(r, name, _number(name, o[name]))
         if o.get("top_k") is not None:
-            r.top_k = _number("top_k", o["top_k"], 0, 1 << 20)
+            r.top_k = whole_number("top_k", o["top_k"], 0, 1 << 20)
         seed = o.get("seed")
-        r.seed = random.getrandbits(52) if seed is None else _number("seed", seed, -2**63, 2**64 - 1) % 2**64
+        r.seed = random.getrandbits(52) if seed is None else whole_number("seed", seed, -2**63, 2**64 - 1) % 2**64
         if o.get("sampling"):
-            r.sampling = _text(self.keep, json.dumps(dict(o["sampling"])))
+            r.sampling = _text(self.keep, _json("sampling", o["sampling"]))
 
     def _format(self, o: dict[str, Any]) -> None:
         r = self.struct
@@ -124,8 +261,10 @@ class RequestOptions:
             r.json_schema = _text(self.keep, schema_text(self.schema))
         r.grammar = _text(self.keep, o.get("grammar"))
         r.regex = _text(self.keep, o.get("regex"))
-        r.choices = _list(self.keep, o.get("choices"))
-        r.stop = _list(self.keep, o.get("stop"))
+        r.choices = _list(self.keep, "choices", o.get("choices"))
+        if r.choices and r.choices[0] is None:
+            raise UsageError("choices is empty: the answer would be one of none")
+        r.stop = _list(self.keep, "stop", o.get("stop"))
 
     def _rest(self, o: dict[str, Any]) -> None:
         r = self.struct
@@ -133,25 +272,31 @@ class RequestOptions:
         logprobs = o.get("logprobs")
         if logprobs is not None and logprobs is not False:
             r.logprobs = 1
-            r.top_logprobs = 0 if logprobs is True else _number("logprobs", logprobs, 0, 20)
+            r.top_logprobs = 0 if logprobs is True else whole_number("logprobs", logprobs, 0, 20)
         if o.get("timeout") is not None:
-            r.seconds = float(o["timeout"])
+            r.seconds = _number("timeout", o["timeout"])
+            if r.seconds <= 0:
+                raise UsageError(f"timeout is {o['timeout']!r}; it has to be more than 0 seconds")
         if o.get("salt") is not None:
-            r.salt = _number("salt", o["salt"], 0, 2**64 - 1)
+            r.salt = whole_number("salt", o["salt"], 0, 2**64 - 1)
         if o.get("reasoning_tokens") is not None:
-            r.reasoning_tokens = _number("reasoning_tokens", o["reasoning_tokens"], 0, 2**31 - 1)
+            r.reasoning_tokens = whole_number("reasoning_tokens", o["reasoning_tokens"], 0, 2**31 - 1)
+        if self.images:
+            array = (Image * len(self.images))(*[Image(data, len(data)) for data in self.images])
+            self.keep.append(array)
+            r.images = c.cast(array, c.POINTER(Image))
+            r.image_count = len(self.images)
         r.ignore_end = int(bool(o.get("ignore_end")))
         if o.get("template_args"):
-            r.template_args = _text(self.keep, json.dumps(dict(o["template_args"])))
+            r.template_args = _text(self.keep, _json("template_args", o["template_args"]))
 
-    def chat(self, messages: Messages, tools: Optional[Sequence[Mapping[str, Any]]], tool_choice: Optional[str],
-             parallel: bool) -> RequestOptions:
+    def chat(self, messages: Messages, tools: Tools, tool_choice: ToolChoice, parallel: bool) -> RequestOptions:
         r = self.struct
-        r.messages = _text(self.keep, messages_text(messages))
+        r.messages = _text(self.keep, messages_text(messages, len(self.images)))
         r.parse = 1
         if tools:
-            r.tools = _text(self.keep, json.dumps(list(tools)))
-        r.tool_choice = _text(self.keep, tool_choice)
+            r.tools = _text(self.keep, _json("tools", items_of("tools", tools, "functions")))
+        r.tool_choice = _text(self.keep, tool_choice_text(tool_choice))
         r.single_call = 0 if parallel else 1
         return self
 
@@ -160,16 +305,14 @@ class RequestOptions:
         if isinstance(prompt, str):
             r.raw = _text(self.keep, prompt)
             return self
-        ids = id_array(prompt)
+        ids = id_array("a prompt", prompt)
         self.keep.append(ids)
         r.ids = c.cast(ids, c.POINTER(c.c_int32))
-        r.id_count = len(prompt)
+        r.id_count = len(ids)
         return self
 
 
-def id_array(ids: Sequence[int]) -> Any:
+def id_array(name: str, ids: Sequence[int]) -> Any:
     """Token ids as a C array."""
-    try:
-        return (c.c_int32 * len(ids))(*[_number("a token id", int(i), 0, 2**31 - 1) for i in ids])
-    except TypeError as why:
-        raise UsageError(f"a list of token ids was expected: {why}") from why
+    items = items_of(name, ids, "token ids, or a text" if name == "a prompt" else "token ids")
+    return (c.c_int32 * len(items))(*[whole_number("a token id", i, 0, 2**31 - 1) for i in items])

@@ -10,6 +10,7 @@ from ._chunk import Reader
 from ._handle import Handle
 from ._library import ErrorStruct, lib
 from ._request import RequestOptions
+from .errors import ClosedError
 from .results import Piece, Result
 
 WAIT = 0.1  # seconds in the library at most: then signals, such as Ctrl-C, are handled
@@ -103,6 +104,12 @@ class Stream:
         self.cancel()
         with self._reading:
             self._free()
+
+    def forget(self) -> None:
+        """In a forked process: it cannot go on."""
+        if self._reader is not None:
+            self._error = ClosedError("the request was begun before this process was forked")
+        self._reading, self._alive, self._reader = threading.Lock(), threading.Lock(), None
 
     def __enter__(self) -> Stream:
         return self

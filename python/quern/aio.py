@@ -3,23 +3,28 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Optional, Union
+from collections.abc import AsyncIterator, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Optional, TypeVar, Union, overload
 
 from ._chunk import Reader
 from ._dispatch import Dispatcher, Subscription
-from ._request import Messages, RequestOptions
+from ._request import AllOptions, Messages, PlainOptions, RequestOptions, ToolChoice, Tools
 from ._stream import submit
 from .results import Piece, Result
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .model import Model
 
+T = TypeVar("T")
+R = TypeVar("R")
 
-class AsyncStream:
+
+class AsyncStream(Coroutine[Any, Any, R]):
     """A request of an event loop. ``await`` gives the whole answer (with ``stream=True`` the stream itself), ``async for`` its
     text piece by piece, ``pieces()`` also reasoning and calls of tools. Leaving the loop, or cancelling the task, cancels the
-    request. It begins when it is awaited or read."""
+    request. It begins when it is awaited or read. It is a coroutine, too, for ``asyncio.run`` and ``create_task``."""
 
     def __init__(self, model: Model, request: RequestOptions, stream: bool) -> None:
         self._model = model
@@ -32,6 +37,7 @@ class AsyncStream:
         self._dispatcher: Optional[Dispatcher] = None
         self._reader: Optional[Reader] = None
         self._error: Optional[Exception] = None
+        self._coroutine: Optional[Coroutine[Any, Any, Any]] = None
         self.result: Result[Any] = Result()
 
     async def _start(self) -> None:
@@ -95,12 +101,38 @@ class AsyncStream:
             self._pieces.clear()
         return self.result
 
-    async def _self(self) -> AsyncStream:
+    async def _self(self) -> AsyncStream[R]:
         await self._start()
         return self
 
-    def __await__(self) -> Generator[Any, None, Any]:
-        return (self._self() if self._streams else self._whole()).__await__()
+    def _run(self) -> Coroutine[Any, Any, Any]:
+        return self._self() if self._streams else self._whole()
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self._run().__await__()
+
+    def send(self, value: Any) -> Any:
+        if self._coroutine is None:
+            self._coroutine = self._run()
+        return self._coroutine.send(value)
+
+    def throw(self, *exc: Any) -> Any:
+        if self._coroutine is None:
+            self._coroutine = self._run()
+        return self._coroutine.throw(*exc)
+
+    def close(self) -> None:
+        """Cancels the request, if it runs."""
+        if self._coroutine is not None:
+            self._coroutine.close()
+        if not self._done:
+            self.cancel()
+
+    async def __aenter__(self) -> AsyncStream[R]:
+        return await self._self()
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
 
     def pieces(self) -> AsyncIterator[Piece]:
         """Text, reasoning and calls, in their order."""
@@ -123,7 +155,7 @@ class AsyncStream:
 class _Loop:
     """An iterator that cancels the request when the loop drops it."""
 
-    def __init__(self, stream: AsyncStream) -> None:
+    def __init__(self, stream: AsyncStream[Any]) -> None:
         self._stream = stream
 
     def __del__(self) -> None:
@@ -159,13 +191,27 @@ class AsyncModel:
     async def open(cls, model: Optional[str] = None, **options: Any) -> AsyncModel:
         return await asyncio.get_running_loop().run_in_executor(None, lambda: cls(model, **options))
 
-    def chat(self, messages: Messages, *, stream: bool = False, tools: Optional[Sequence[Mapping[str, Any]]] = None,
-             tool_choice: Optional[str] = None, parallel_tool_calls: bool = True, **options: Any) -> AsyncStream:
+    @overload
+    def chat(self, messages: Messages, *, stream: Literal[False] = ..., schema: type[T], tools: Tools = ...,
+             tool_choice: ToolChoice = ..., parallel_tool_calls: bool = ...,
+             **options: Unpack[PlainOptions]) -> AsyncStream[Result[T]]: ...
+
+    @overload
+    def chat(self, messages: Messages, *, stream: Literal[False] = ..., tools: Tools = ..., tool_choice: ToolChoice = ...,
+             parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> AsyncStream[Result[Any]]: ...
+
+    @overload
+    def chat(self, messages: Messages, *, stream: bool, tools: Tools = ..., tool_choice: ToolChoice = ...,
+             parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> AsyncStream[Any]: ...
+
+    def chat(self, messages: Messages, *, stream: bool = False, tools: Tools = None, tool_choice: ToolChoice = None,
+             parallel_tool_calls: bool = True, **options: Any) -> AsyncStream[Any]:
         """As ``Model.chat``."""
         return self.model.achat(messages, stream=stream, tools=tools, tool_choice=tool_choice,
                                 parallel_tool_calls=parallel_tool_calls, **options)
 
-    def complete(self, prompt: Union[str, Sequence[int]], *, stream: bool = False, **options: Any) -> AsyncStream:
+    def complete(self, prompt: Union[str, Sequence[int]], *, stream: bool = False,
+                 **options: Unpack[AllOptions]) -> AsyncStream[Any]:
         """As ``Model.complete``."""
         return self.model.acomplete(prompt, stream=stream, **options)
 

@@ -9,33 +9,33 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, NoReturn, Optional, TypeVar, Union, overload
 
 from . import _log
 from ._dispatch import Dispatcher
-from ._handle import Handle
-from ._library import PROGRESS, ErrorStruct, Options, encode, lib, text_at, texts
-from ._request import Adapters, Messages, RequestOptions, adapter_text, id_array
+from ._handle import Handle, close_all
+from ._library import PROGRESS, ErrorStruct, Options, encode, lib, path_bytes, text_at, texts, utf8
+from ._request import (OPTIONS, Adapters, AllOptions, Messages, PlainOptions, RequestOptions, ToolChoice, Tools, adapter_text,
+                       id_array, items_of, whole_number)
 from ._stream import Stream
 from .aio import AsyncStream
-from .errors import Error, UsageError
+from .errors import Error
 from .results import Result
 
 if TYPE_CHECKING:
     import numpy
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 Progress = Callable[[str, int, int], Any]
-_open_models: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
-def _close_all() -> None:
-    for handle in list(_open_models):
-        handle.close()
+def _at_exit() -> None:
+    close_all()
     _log.detach()
 
 
-atexit.register(_close_all)
+atexit.register(_at_exit)
 
 
 def _close_handle(handle: Handle) -> None:
@@ -78,6 +78,7 @@ class Model:
     "user/repo:Q4_K_M", a URL. What is not on this machine is fetched. None is the default model.
 
     ``adapters``: LoRA adapters by name, {name: path} or ["name=path:scale"]; a request chooses some of them.
+    ``mmproj``: the file with the tower for images; None is what is in the model or beside it.
     ``embed``: only for ``embed``, which then needs less memory. ``progress(what, done, total)`` is called while the model is
     fetched and loaded. The other arguments are those of the program's flags of the same names.
     """
@@ -86,18 +87,18 @@ class Model:
                  threads: int = 0, streams: int = 32, queue: int = 0, draft: int = 0, draft_model: Optional[str] = None,
                  chat_template: Optional[str] = None, adapters: Union[Mapping[str, str], Sequence[str], None] = None,
                  embed: bool = False, cache_dir: Optional[str] = None, cache_bytes: int = 0, deterministic: bool = False,
-                 exact: bool = False, offline: bool = False, progress: Optional[Progress] = None) -> None:
+                 exact: bool = False, offline: bool = False, mmproj: Union[str, os.PathLike[str], None] = None,
+                 progress: Optional[Progress] = None) -> None:
         call = _ProgressCall(progress)
         options = Options()
         lib.quern_options_init(c.byref(options), c.sizeof(Options))
-        for name, number in (("ctx", ctx), ("threads", threads), ("streams", streams), ("queue", queue), ("draft", draft),
-                             ("cache_bytes", cache_bytes)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise UsageError(f"{name} is {number!r}; it has to be a whole number from 0 on")
-            setattr(options, name, number)
-        for name, text in (("device", device), ("draft_model", draft_model), ("chat_template", chat_template),
-                           ("cache_dir", cache_dir)):
-            setattr(options, name, None if text is None else encode(os.fspath(text)))
+        for name, number, most in (("ctx", ctx, 2**32 - 1), ("threads", threads, 2**31 - 1), ("streams", streams, 2**32 - 1),
+                                   ("queue", queue, 2**32 - 1), ("draft", draft, 2**32 - 1), ("cache_bytes", cache_bytes, 2**64 - 1)):
+            setattr(options, name, whole_number(name, number, 0, most))
+        for name, text in (("device", device), ("chat_template", chat_template)):
+            setattr(options, name, None if text is None else encode(text))
+        for name, path in (("draft_model", draft_model), ("cache_dir", cache_dir), ("mmproj", mmproj)):
+            setattr(options, name, None if path is None else path_bytes(path))
         lora = texts(_adapter_options(adapters))
         options.lora = c.cast(lora, c.POINTER(c.c_char_p))
         options.embed, options.deterministic, options.exact = int(embed), int(deterministic), int(exact)
@@ -105,9 +106,8 @@ class Model:
         options.progress = call.function
         self._open_options = dict(device=device, ctx=ctx, threads=threads, offline=True)
         self._embedder: Optional[Model] = None
-        self._lock = threading.Lock()
         why = ErrorStruct()
-        name_bytes = None if model is None else encode(os.fspath(model))
+        name_bytes = None if model is None else path_bytes(model)
         address = lib.quern_open(name_bytes, c.byref(options), c.byref(why))
         if call.raised is not None:
             if address:
@@ -116,9 +116,8 @@ class Model:
         if not address:
             raise why.exception()
         self._handle = Handle(address)
-        _open_models.add(self._handle)
         self._finalizer = weakref.finalize(self, _close_handle, self._handle)
-        self._finalizer.atexit = False  # _close_all does it
+        self._finalizer.atexit = False  # _at_exit does it
         self.info: dict[str, Any] = self._read_info()
 
     def _read_info(self) -> dict[str, Any]:
@@ -147,46 +146,62 @@ class Model:
         """The names of its adapters."""
         return [str(a["name"]) for a in self.info["adapters"]]
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a quern.Model cannot be copied or pickled: open one in each process")
+
     def __repr__(self) -> str:
         return f"<quern.Model {self.name} on {self.info['device']}{', closed' if self._handle.closed else ''}>"
 
     # ---- answers ----
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[True], tools: Optional[Sequence[Mapping[str, Any]]] = ...,
-             tool_choice: Optional[str] = ..., parallel_tool_calls: bool = ..., **options: Any) -> Stream: ...
+    def chat(self, messages: Messages, *, stream: Literal[True], tools: Tools = ..., tool_choice: ToolChoice = ...,
+             parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> Stream: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[False] = ..., schema: type[T],
-             tools: Optional[Sequence[Mapping[str, Any]]] = ..., tool_choice: Optional[str] = ...,
-             parallel_tool_calls: bool = ..., **options: Any) -> Result[T]: ...
+    def chat(self, messages: Messages, *, stream: Literal[False] = ..., schema: type[T], tools: Tools = ...,
+             tool_choice: ToolChoice = ..., parallel_tool_calls: bool = ..., **options: Unpack[PlainOptions]) -> Result[T]: ...
 
     @overload
-    def chat(self, messages: Messages, *, stream: Literal[False] = ...,
-             tools: Optional[Sequence[Mapping[str, Any]]] = ..., tool_choice: Optional[str] = ...,
-             parallel_tool_calls: bool = ..., **options: Any) -> Result[Any]: ...
+    def chat(self, messages: Messages, *, stream: Literal[False] = ..., tools: Tools = ..., tool_choice: ToolChoice = ...,
+             parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> Result[Any]: ...
 
-    def chat(self, messages: Messages, *, stream: bool = False, tools: Optional[Sequence[Mapping[str, Any]]] = None,
-             tool_choice: Optional[str] = None, parallel_tool_calls: bool = True, **options: Any) -> Union[Stream, Result[Any]]:
-        """Answers a conversation: a text, or messages as in OpenAI's API. An assistant's message at its end is continued.
+    @overload
+    def chat(self, messages: Messages, *, stream: bool, tools: Tools = ..., tool_choice: ToolChoice = ...,
+             parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> Union[Stream, Result[Any]]: ...
+
+    def chat(self, messages: Messages, *, stream: bool = False, tools: Tools = None, tool_choice: ToolChoice = None,
+             parallel_tool_calls: bool = True, **options: Any) -> Union[Stream, Result[Any]]:
+        """Answers a conversation: a text, or messages as in OpenAI's API, also with images as data: URLs. An assistant's message
+        at its end is continued.
 
         stream=True returns a ``Stream``, which yields the text piece by piece; leaving the loop cancels the request.
-        tools: functions as in OpenAI's API; tool_choice: "auto", "none", "required", or a name. Options: ``max_tokens``,
-        ``temperature``, ``schema`` (a pydantic model or a JSON schema) and all others of ``quern.OPTIONS``.
+        tools: functions as in OpenAI's API; tool_choice: "auto", "none", "required", or a name.
+
+        Options (``quern.OPTIONS``):
         """
         made = Stream(self, self._handle, RequestOptions(options).chat(messages, tools, tool_choice, parallel_tool_calls))
         return made if stream else made.wait()
 
-    def parse(self, messages: Messages, schema: type[T], **options: Any) -> T:
+    def parse(self, messages: Messages, schema: type[T], **options: Unpack[PlainOptions]) -> T:
         """An answer as an instance of a pydantic model: ``chat(messages, schema=schema).parsed``."""
         answer: Result[T] = self.chat(messages, schema=schema, **options)
         return answer.parsed
 
     @overload
-    def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[True], **options: Any) -> Stream: ...
+    def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[True], **options: Unpack[AllOptions]) -> Stream: ...
 
     @overload
-    def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[False] = ..., **options: Any) -> Result[Any]: ...
+    def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[False] = ..., schema: type[T],
+                 **options: Unpack[PlainOptions]) -> Result[T]: ...
+
+    @overload
+    def complete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[False] = ...,
+                 **options: Unpack[AllOptions]) -> Result[Any]: ...
+
+    @overload
+    def complete(self, prompt: Union[str, Sequence[int]], *, stream: bool,
+                 **options: Unpack[AllOptions]) -> Union[Stream, Result[Any]]: ...
 
     def complete(self, prompt: Union[str, Sequence[int]], *, stream: bool = False, **options: Any) -> Union[Stream, Result[Any]]:
         """Continues a text, or token ids, without a chat template. Options as of ``chat``."""
@@ -197,17 +212,41 @@ class Model:
 
     def _dispatch(self) -> Dispatcher:
         """The thread that reads this model's asyncio streams."""
-        with self._lock, self._handle.use() as model:
+        with self._handle.lock, self._handle.use() as model:
             if self._handle.dispatcher is None:
                 self._handle.dispatcher = Dispatcher(model)
             return self._handle.dispatcher
 
-    def achat(self, messages: Messages, *, stream: bool = False, tools: Optional[Sequence[Mapping[str, Any]]] = None,
-              tool_choice: Optional[str] = None, parallel_tool_calls: bool = True, **options: Any) -> AsyncStream:
+    @overload
+    def achat(self, messages: Messages, *, stream: Literal[False] = ..., schema: type[T], tools: Tools = ...,
+              tool_choice: ToolChoice = ..., parallel_tool_calls: bool = ...,
+              **options: Unpack[PlainOptions]) -> AsyncStream[Result[T]]: ...
+
+    @overload
+    def achat(self, messages: Messages, *, stream: Literal[False] = ..., tools: Tools = ..., tool_choice: ToolChoice = ...,
+              parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> AsyncStream[Result[Any]]: ...
+
+    @overload
+    def achat(self, messages: Messages, *, stream: bool, tools: Tools = ..., tool_choice: ToolChoice = ...,
+              parallel_tool_calls: bool = ..., **options: Unpack[AllOptions]) -> AsyncStream[Any]: ...
+
+    def achat(self, messages: Messages, *, stream: bool = False, tools: Tools = None, tool_choice: ToolChoice = None,
+              parallel_tool_calls: bool = True, **options: Any) -> AsyncStream[Any]:
         """``await m.achat(...)``, or ``async for text in m.achat(..., stream=True)``; otherwise as ``chat``."""
         return AsyncStream(self, RequestOptions(options).chat(messages, tools, tool_choice, parallel_tool_calls), stream)
 
-    def acomplete(self, prompt: Union[str, Sequence[int]], *, stream: bool = False, **options: Any) -> AsyncStream:
+    @overload
+    def acomplete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[False] = ..., schema: type[T],
+                  **options: Unpack[PlainOptions]) -> AsyncStream[Result[T]]: ...
+
+    @overload
+    def acomplete(self, prompt: Union[str, Sequence[int]], *, stream: Literal[False] = ...,
+                  **options: Unpack[AllOptions]) -> AsyncStream[Result[Any]]: ...
+
+    @overload
+    def acomplete(self, prompt: Union[str, Sequence[int]], *, stream: bool, **options: Unpack[AllOptions]) -> AsyncStream[Any]: ...
+
+    def acomplete(self, prompt: Union[str, Sequence[int]], *, stream: bool = False, **options: Any) -> AsyncStream[Any]:
         """As ``complete``, for asyncio."""
         return AsyncStream(self, RequestOptions(options).raw(prompt), stream)
 
@@ -221,9 +260,8 @@ class Model:
         """Itself, or the same model opened once more for vectors alone: the weights are shared by the system."""
         if not self.info["generates"]:
             return self
-        with self._lock:
-            if self._handle.closed:
-                raise UsageError("the model is closed")
+        with self._handle.lock:
+            self._handle.check()
             if self._embedder is None:
                 self._embedder = Model(self.info["path"], embed=True, **self._open_options)  # type: ignore[arg-type]
             return self._embedder
@@ -242,10 +280,9 @@ class Model:
         """The vector of a text, or of each text of a list, of length 1. prompt: the name of a text that the model's files put
         before it ("query", "document"). numpy=True returns an array over the library's memory."""
         one = isinstance(text, str)
-        items = [text] if isinstance(text, str) else list(text)
-        if not items:
-            return []
-        raw = [t.encode("utf-8", "surrogatepass") for t in items]
+        raw = [utf8(t) for t in ([text] if isinstance(text, str) else items_of("text", text, "texts, or a text"))]
+        if not raw:
+            return _numpy().zeros((0, self.info["width"]), dtype="float32") if numpy else []
         lengths = (c.c_size_t * len(raw))(*map(len, raw))
         out = c.POINTER(c.c_float)()
         why = ErrorStruct()
@@ -264,12 +301,12 @@ class Model:
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """The ids of a text. special: parse control tokens in it, and add what the model adds (BOS)."""
-        data = text.encode("utf-8", "surrogatepass")
+        data = utf8(text)
         return self._ids(lambda model, out, why: lib.quern_tokenize(model, data, len(data), int(special), out, why))
 
-    def prompt_ids(self, messages: Messages, *, tools: Optional[Sequence[Mapping[str, Any]]] = None, **options: Any) -> list[int]:
+    def prompt_ids(self, messages: Messages, *, tools: Tools = None, **options: Unpack[AllOptions]) -> list[int]:
         """The ids of a conversation's prompt, as ``chat`` gives them to the model."""
-        request = RequestOptions(options).chat(messages, tools, None, True)
+        request = RequestOptions(dict(options)).chat(messages, tools, None, True)
         return self._ids(lambda model, out, why: lib.quern_prompt(model, c.byref(request.struct), out, why))
 
     def _ids(self, call: Callable[[c.c_void_p, Any, Any], int]) -> list[int]:
@@ -286,7 +323,7 @@ class Model:
 
     def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids. special: with control tokens."""
-        array = id_array(ids)
+        array = id_array("ids", ids)
         out = c.c_void_p()
         why = ErrorStruct()
         with self._handle.use() as model:
@@ -301,14 +338,13 @@ class Model:
     def logits(self, prompt: Union[str, Sequence[int]], *, all: bool = False, adapters: Adapters = None) -> numpy.ndarray[Any, Any]:
         """The logits of the next token, (vocabulary,), or with ``all`` those after each token, (tokens, vocabulary): a numpy
         array over the library's memory, without a copy."""
-        ids = self.tokenize(prompt, special=True) if isinstance(prompt, str) else list(prompt)
-        array = id_array(ids)
+        array = id_array("a prompt", self.tokenize(prompt, special=True) if isinstance(prompt, str) else prompt)
         lora = adapter_text(adapters)
         out = c.POINTER(c.c_float)()
         why = ErrorStruct()
         _numpy()
         with self._handle.use() as model:
-            rows = lib.quern_logits(c.c_void_p(model), array, len(ids), 0 if all else max(len(ids) - 1, 0),
+            rows = lib.quern_logits(c.c_void_p(model), array, len(array), 0 if all else max(len(array) - 1, 0),
                                     None if lora is None else encode(lora), c.byref(out), c.byref(why))
         if rows < 0:
             raise why.exception()
@@ -320,7 +356,7 @@ class Model:
 
     def close(self) -> None:
         """Ends what runs, and frees the model. It is also freed when it is no longer referenced."""
-        with self._lock:
+        with self._handle.lock:
             embedder, self._embedder = self._embedder, None
         if embedder is not None:
             embedder.close()
@@ -331,6 +367,10 @@ class Model:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+if Model.chat.__doc__:  # Python has none with -OO
+    Model.chat.__doc__ += "".join(f"            {name}: {meaning}\n" for name, meaning in OPTIONS.items())
 
 
 def _numpy() -> Any:

@@ -9,6 +9,14 @@ from .errors import UsageError
 
 T = TypeVar("T")
 
+# What gives a schema, and what reads JSON by it: of pydantic's models, of its TypeAdapter, of models of pydantic 1.
+_METHODS = (("model_json_schema", "model_validate_json"), ("json_schema", "validate_json"), ("schema", "parse_raw"))
+
+
+def schema_methods(schema: Any) -> Optional[tuple[str, str]]:
+    """The names of both; None: it is a JSON schema, or none."""
+    return next((m for m in _METHODS if hasattr(schema, m[0]) and hasattr(schema, m[1])), None)
+
 
 @dataclass
 class ToolCall:
@@ -78,9 +86,9 @@ class Result(Generic[T]):
         if self.finish_reason in ("length", "cancelled"):
             raise UsageError(f"the answer ended ({self.finish_reason}) after {len(self.ids)} tokens, before its JSON was "
                              "complete: raise max_tokens")
-        if hasattr(self._schema, "model_validate_json"):
-            return self._schema.model_validate_json(self.text)  # type: ignore[no-any-return]
-        return json.loads(self.text)  # type: ignore[no-any-return]
+        methods = schema_methods(self._schema)
+        value: T = getattr(self._schema, methods[1])(self.text) if methods else json.loads(self.text)
+        return value
 
     def message(self) -> dict[str, Any]:
         """The assistant's message, for the next turn of the conversation."""

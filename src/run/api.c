@@ -128,6 +128,7 @@ static void api_session_options(const struct quern_options *o, struct session_op
                    .progress_arg = (void *)(uintptr_t)o},
         .chat_template = o->chat_template,
         .no_images = true,
+        .mmproj = o->mmproj,
         .lora = o->lora,
     };
     while (o->lora && o->lora[out->loras])
@@ -147,6 +148,21 @@ static int api_open_embedder(struct quern_model *m, struct store *store, const s
                                                                                                        : 0;
 }
 
+/* What images need, before there is a model in memory. Without it a model that was not opened for its images reads text. */
+static int api_open_eyes(struct quern_model *m, const struct store *store, const struct quern_options *o,
+                         bool *none, struct err *e)
+{
+    *none = !o->mmproj && !vision_found(store);
+    if (*none || !api_decoder_open(&m->decoder, e))
+        return 0;
+    if (o->mmproj)
+        return -1;
+    log_warn("%s; the model reads only text", e->text);
+    *e = (struct err){0};
+    *none = true;
+    return 0;
+}
+
 static int api_open_engine(struct quern_model *m, struct store *store, struct quern_options *o, struct err *e)
 {
     struct session_options s;
@@ -154,8 +170,14 @@ static int api_open_engine(struct quern_model *m, struct store *store, struct qu
     api_session_options(o, &s);
     s.runner.snapshots = engine_snapshots(o->streams);
     s.runner.outs = drafts ? RUNNER_CHUNK : 0;
+    if (api_open_eyes(m, store, o, &s.no_images, e)) {
+        store_close(store);
+        return -1;
+    }
     if (session_open(&m->session, store, &s, e))
         return -1;
+    s.no_images = true;
+    s.mmproj = NULL;
     s.runner.ctx = m->session->runner->ctx;
     s.runner.outs = 0;
     s.chat_template = NULL;
@@ -221,6 +243,7 @@ void quern_close(struct quern_model *m)
     embedder_close(m->embedder);
     session_close(m->draft);
     session_close(m->session);
+    api_decoder_close(m->decoder);
     pthread_cond_destroy(&m->news);
     pthread_mutex_destroy(&m->mutex);
     mem_free(m);
@@ -252,6 +275,7 @@ char *quern_info(struct quern_model *m)
     json_key(&j, "chats"), json_bool(&j, m->engine && l->chat);
     json_key(&j, "tools"), json_bool(&j, m->engine && l->chat && chat_capabilities(l->chat).tools);
     json_key(&j, "reasoning"), json_bool(&j, m->engine && l->thought);
+    json_key(&j, "images"), json_bool(&j, m->engine && l->vision);
     json_key(&j, "streams"), json_uint(&j, l->runner->most_seqs);
     json_key(&j, "adapters");
     json_begin(&j, '[');

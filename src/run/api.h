@@ -13,7 +13,10 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+struct api_decoder;
+
 struct quern_model {
+    struct api_decoder *decoder;     /* of images; NULL: the model takes none */
     struct session *session, *draft; /* draft: NULL = none */
     struct engine *engine;           /* NULL with `embed`: then the embedder */
     struct embedder *embedder;
@@ -59,6 +62,29 @@ struct quern_stream {
     bool failed;      /* out of memory */
     const char *lead; /* the beginning of a call that the prompt ends with; static */
 };
+
+/* The process that decodes images, and the thread that keeps it. *out may be there after an error. (api_images.c) */
+int api_decoder_open(struct api_decoder **out, struct err *e);
+void api_decoder_close(struct api_decoder *d); /* NULL is fine */
+
+/* The images of a request. */
+struct api_pictures {
+    struct quern_model *model;
+    const struct quern_image *images; /* (given): beside the messages; the first `used` have their places */
+    size_t given, used;
+    struct picture **all;        /* (count), held */
+    struct prompt_image *places; /* (count), once all are read */
+    size_t room;
+    uint32_t count;
+};
+
+int api_pictures_open(struct api_pictures *p, struct quern_model *m, const struct quern_request *r,
+                      struct err *e);
+/* Reads those of messages; returns the messages as session_prompt takes them. */
+json_t *api_pictures_read(struct api_pictures *p, const json_t *messages, struct err *e);
+/* Those of a plain text: it is added to `text`, with a mark for each. */
+int api_pictures_raw(struct api_pictures *p, const char *raw, struct buf *text, struct err *e);
+void api_pictures_free(struct api_pictures *p);
 
 /* Copies an error to the caller, whose pointer may be NULL; returns -1. */
 int api_fail(const struct err *e, struct quern_error *out);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "format/jsonread.h"
 #include "lang/chat/tools.h"
+#include "run/image_parts.h"
 #include "run/prefill.h"
 
 #include <math.h>
@@ -19,6 +20,7 @@ struct api_draft {
     struct session *session;
     json_t *messages, *set, *value; /* own; value: of the format that is wanted */
     json_t *tools;                  /* own; the stream holds it, too */
+    struct api_pictures pictures;
     struct ids prompt;
     struct buf prefill;
     const char *call_begun;
@@ -68,15 +70,32 @@ static json_t *api_json(const char *text, const char *what, json_type type, stru
 
 /* ---- the prompt ---- */
 
+/* The content of the user's message: its text, behind the images. */
+static json_t *api_content(const struct quern_request *r)
+{
+    json_t *text = json_string(r->prompt), *parts;
+    if (!r->image_count || !text)
+        return text;
+    int failed = !(parts = json_array());
+    for (size_t i = 0; i < r->image_count && !failed; i++)
+        failed = json_array_append_new(parts, json_pack("{s:s}", "type", "image"));
+    failed |= json_array_append_new(parts, json_pack("{s:s,s:o}", "type", "text", "text", text));
+    if (!failed)
+        return parts;
+    json_decref(parts);
+    return NULL;
+}
+
 /* One message of the user, and the system's before it. */
 static json_t *api_message(const struct quern_request *r, struct err *e)
 {
-    json_t *messages = json_array();
-    int failed = 0;
+    json_t *messages = json_array(), *content = api_content(r);
+    int failed = !content;
     if (r->system)
-        failed =
+        failed |=
             json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "system", "content", r->system));
-    failed |= json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", r->prompt));
+    if (content)
+        failed |= json_array_append_new(messages, json_pack("{s:s,s:o}", "role", "user", "content", content));
     if (!failed)
         return messages;
     err_set(e, ERR_USAGE, "the prompt is not valid UTF-8 text");
@@ -84,7 +103,7 @@ static json_t *api_message(const struct quern_request *r, struct err *e)
     return NULL;
 }
 
-static int api_check_content(const json_t *content, size_t at, struct err *e)
+static int api_check_content(const struct session *l, const json_t *content, size_t at, struct err *e)
 {
     const json_t *part;
     size_t i;
@@ -93,17 +112,19 @@ static int api_check_content(const json_t *content, size_t at, struct err *e)
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!type)
             return err_set(e, ERR_USAGE, "messages[%zu].content[%zu] has to be an object with a type", at, i);
+        if (image_part(part) && l->vision)
+            continue;
         if (strcmp(type, "text") != 0)
             return err_set(e, ERR_USAGE,
-                           "messages[%zu].content[%zu] is of type '%s'; the library reads only text", at, i,
-                           log_safe(type));
+                           "messages[%zu].content[%zu] is of type '%s'; this model reads only text%s", at, i,
+                           log_safe(type), l->vision ? " and images" : "");
         if (!json_is_string(json_object_get(part, "text")))
             return err_set(e, ERR_USAGE, "messages[%zu].content[%zu] has no text", at, i);
     }
     return 0;
 }
 
-static int api_check_messages(json_t *messages, struct err *e)
+static int api_check_messages(const struct session *l, json_t *messages, struct err *e)
 {
     json_t *m;
     size_t i;
@@ -125,7 +146,7 @@ static int api_check_messages(json_t *messages, struct err *e)
         if (none ? !json_array_size(calls) : !json_is_string(content) && !json_is_array(content))
             return err_set(e, ERR_USAGE, "the content of messages[%zu] has to be a text or a list of parts",
                            i);
-        if (api_check_content(content, i, e))
+        if (api_check_content(l, content, i, e))
             return -1;
     }
     return 0;
@@ -159,7 +180,7 @@ static int api_chat_read(struct api_draft *d, struct err *e)
     const struct quern_request *r = d->r;
     d->want.many = !r->single_call;
     if (!(d->messages = r->messages ? api_json(r->messages, "messages", JSON_ARRAY, e) : api_message(r, e)) ||
-        api_check_messages(d->messages, e) ||
+        api_check_messages(d->session, d->messages, e) ||
         (r->tools && !(d->tools = api_json(r->tools, "tools", JSON_ARRAY, e))) ||
         (r->template_args && !(d->set = api_json(r->template_args, "template_args", JSON_OBJECT, e))))
         return -1;
@@ -169,6 +190,11 @@ static int api_chat_read(struct api_draft *d, struct err *e)
     }
     if (tools_check(d->tools, e) || api_choose_tool(d, e))
         return -1;
+    json_t *placed = api_pictures_read(&d->pictures, d->messages, e);
+    if (!placed)
+        return -1;
+    json_decref(d->messages);
+    d->messages = placed;
     d->want.tools = d->tools;
     d->request.reasoning = (struct reasoning_rule){
         .counted = true,
@@ -190,8 +216,13 @@ static int api_chat_prompt(struct api_draft *d, struct err *e)
                                                                  : json_incref(d->messages);
     if (!spelt)
         return err_memory(e, "the messages", 1);
-    const struct prompt_request p = {
-        .messages = spelt, .tools = d->tools, .set = d->set, .continue_final = goes_on};
+    const struct prompt_request p = {.messages = spelt,
+                                     .tools = d->tools,
+                                     .set = d->set,
+                                     .continue_final = goes_on,
+                                     .pictures = d->pictures.all,
+                                     .picture_count = d->pictures.count,
+                                     .images = d->pictures.places};
     int failed = session_prompt(l, &p, &d->prompt, e);
     json_decref(spelt);
     if (failed)
@@ -209,7 +240,20 @@ static bool api_is_chat(const struct quern_request *r)
     return r->messages || r->prompt;
 }
 
-static int api_draft_prompt(struct api_draft *d, struct err *e)
+/* A plain text. */
+static int api_raw_prompt(struct api_draft *d, struct err *e)
+{
+    struct buf text = {0};
+    int failed = api_pictures_raw(&d->pictures, d->r->raw, &text, e);
+    const struct prompt_request p = {
+        .pictures = d->pictures.all, .picture_count = d->pictures.count, .images = d->pictures.places};
+    failed = failed ||
+             session_plain_prompt(d->session, &p, text.data ? text.data : "", text.len, false, &d->prompt, e);
+    buf_free(&text);
+    return failed ? -1 : 0;
+}
+
+static int api_draft_prompt(struct api_draft *d, struct quern_model *m, struct err *e)
 {
     const struct quern_request *r = d->r;
     if (!r->messages + !r->prompt + !r->raw + !r->ids != 3)
@@ -220,11 +264,12 @@ static int api_draft_prompt(struct api_draft *d, struct err *e)
         return err_set(e, ERR_USAGE,
                        "%s needs messages or prompt: the chat template says how calls are written",
                        r->tools ? "tools" : "parse");
+    if (api_pictures_open(&d->pictures, m, r, e))
+        return -1;
     if (api_is_chat(r))
         return api_chat_prompt(d, e);
     if (r->raw)
-        return tokenizer_encode(d->session->tokenizer, r->raw, strlen(r->raw), TOK_SPECIAL | TOK_ADD,
-                                &d->prompt, e);
+        return api_raw_prompt(d, e);
     for (size_t i = 0; i < r->id_count; i++)
         if (ids_add(&d->prompt, r->ids[i], e))
             return -1;
@@ -381,6 +426,7 @@ static void api_draft_free(struct api_draft *d)
     json_decref(d->set);
     json_decref(d->value);
     json_decref(d->tools);
+    api_pictures_free(&d->pictures);
     ids_free(&d->prompt);
     buf_free(&d->prefill);
     constraint_ref_drop(d->constraint);
@@ -389,7 +435,7 @@ static void api_draft_free(struct api_draft *d)
 int api_request_prompt(struct quern_model *m, const struct quern_request *r, struct ids *out, struct err *e)
 {
     struct api_draft d = {.r = r, .session = m->session};
-    int failed = api_draft_prompt(&d, e);
+    int failed = api_draft_prompt(&d, m, e);
     if (!failed) {
         *out = d.prompt;
         d.prompt = (struct ids){0};
@@ -406,10 +452,12 @@ int api_request_submit(struct quern_stream *s, const struct quern_request *r, st
         return err_set(e, ERR_USAGE, "the model is open for embeddings only%s",
                        m->session->model->h.causal ? ": open it without `embed`" : "");
     int failed =
-        api_options(&d, e) || api_draft_prompt(&d, e) || api_constrain(&d, s, e) || api_parser(&d, s, e);
+        api_options(&d, e) || api_draft_prompt(&d, m, e) || api_constrain(&d, s, e) || api_parser(&d, s, e);
     if (!failed) {
         d.request.prompt = d.prompt.data;
         d.request.n = (uint32_t)d.prompt.len;
+        d.request.images = d.pictures.places;
+        d.request.image_count = d.pictures.count;
         d.request.wake = r->notify ? api_stream_wake : NULL;
         d.request.arg = s;
         failed = engine_submit(m->engine, &d.request, &s->stream, e);

@@ -27,12 +27,60 @@ def example(binary, tmp_path_factory):
         if not program.exists():
             subprocess.run([cc, "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", str(text),
                             "-o", str(program), f"-L{binary.parent}", "-lquern", f"-Wl,-rpath,{binary.parent}", *libraries], check=True)
-        return subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=120)
+        return subprocess.run([str(program), *map(str, args)], capture_output=True, text=True, timeout=600)
     return run
 
 
 def test_every_example_is_run_here():
     assert {p.stem for p in (ROOT / "examples").glob("*.c")} == {"generate", "stream", "batch", "embed", "tools"}
+
+
+IMAGE = r"""
+#include <quern.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* MODEL FILE...: what the model says of each image, then of one that is none */
+int main(int argc, char **argv)
+{
+    static char bytes[1 << 20];
+    struct quern_error why;
+    struct quern_model *m = quern_open(argv[1], NULL, &why);
+    for (int i = 2; m && i < argc; i++) {
+        FILE *f = fopen(argv[i], "rb");
+        struct quern_image image = {bytes, f ? fread(bytes, 1, sizeof bytes, f) : 0};
+        struct quern_request r = QUERN_REQUEST;
+        struct quern_answer a;
+        r.prompt = "What colour is this image ?";
+        r.images = &image;
+        r.image_count = 1;
+        r.temperature = 0;
+        r.max_tokens = 8;
+        if (f)
+            fclose(f);
+        if (quern_generate(m, &r, &a, &why)) {
+            printf("%d %s\n", why.code, why.text);
+            continue;
+        }
+        printf("%s\n", a.text);
+        quern_answer_free(&a);
+    }
+    if (!m)
+        puts(why.text);
+    quern_close(m);
+    return !m;
+}
+"""
+
+
+def test_images(example, tmp_path):
+    from test_images import COLOURS, RGB, png
+    files = [tmp_path / f"{name}.png" for name in ("red", "blue", "none")]
+    for file in files:
+        file.write_bytes(png(RGB[file.stem]) if file.stem in RGB else b"GIF89a")
+    got = example("image", COLOURS, *files, source=IMAGE)
+    said = [line.strip() for line in got.stdout.splitlines()]
+    assert got.returncode == 0 and said[:2] == ["red", "blue"] and said[2].startswith("65 "), got
 
 
 def test_generate(example, smollm2, quern):
