@@ -1,5 +1,5 @@
 # The front door. CMake does the work (presets in CMakePresets.json); every target sets up what it needs.
-.PHONY: all help run run-says test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel release test-arm64
+.PHONY: all help run run-says test build asan tsan fuzz soak bench check format install portable test-models test-clients clean cuda-all package wheel release test-arm64 test-release
 
 MODEL ?= smollm2
 PROMPT ?= Why is the sky blue? Answer in two sentences.
@@ -16,6 +16,7 @@ help:
 	@echo "make package      .deb, tarball, container image   make test-clients, test-models: more tests"
 	@echo "make wheel        the Python wheel, in dist/"
 	@echo "make release      all of it for x86-64 and ARM64   make test-arm64  kernels and program under qemu"
+	@echo "make test-release makes it twice and compares"
 
 run-says:
 	@echo "quern: builds the program (minutes the first time), fetches the model smollm2 (98 MB, once), and asks it a question" >&2
@@ -102,7 +103,11 @@ release:
 	@scripts/setup arm64
 	@CARDS="$(CARDS)" scripts/release
 
-# The kernels of ARM64, tier by tier, and the main verbs, under qemu: an hour, not for CI.
+# The release twice, and whether both have the same bytes: half an hour, not for CI.
+test-release:
+	@scripts/test-release
+
+# The kernels of ARM64, tier by tier, and the main verbs, under qemu: minutes, not for CI.
 test-arm64:
 	@scripts/setup test
 	@scripts/setup arm64

@@ -15,7 +15,8 @@ if(QUERN_WERROR)
   add_compile_options(-Werror)
 endif()
 if(QUERN_STATIC) # what is given to people: the same bytes wherever the source is
-  add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=)
+  file(RELATIVE_PATH up ${PROJECT_BINARY_DIR} ${PROJECT_SOURCE_DIR}) # as ccache names files below its base_dir
+  add_compile_options(-ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -ffile-prefix-map=${up}=)
 endif()
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")
 set(CMAKE_C_FLAGS_RELEASE "-O2")

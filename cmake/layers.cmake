@@ -133,9 +133,9 @@ if(TARGET quern_run)
   target_link_options(libquern PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/libquern.map)
   if(QUERN_STATIC)
     # Archives of distributions are made for programs: they refer to data of the C library directly, as a shared object
-    # cannot. The one such object is stdin, for jansson's message texts; the library reads no standard input.
-    target_sources(libquern PRIVATE ${PROJECT_SOURCE_DIR}/cmake/no_stdin.c)
-    target_link_options(libquern PRIVATE -Wl,--wrap=stdin,--gc-sections -Wl,--exclude-libs,ALL)
+    # cannot. Such objects are stdin, for jansson's message texts (the library reads no standard input), and stderr.
+    target_sources(libquern PRIVATE ${PROJECT_SOURCE_DIR}/cmake/standard_streams.c)
+    target_link_options(libquern PRIVATE -Wl,--wrap=stdin,--wrap=stderr,--gc-sections -Wl,--exclude-libs,ALL)
   endif()
   configure_file(${PROJECT_SOURCE_DIR}/cmake/quern.pc.in ${PROJECT_BINARY_DIR}/quern.pc @ONLY)
   install(TARGETS libquern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)

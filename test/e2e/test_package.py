@@ -1,15 +1,18 @@
 """What is given to people: completions that shells read, manual pages that render, a package, a tarball, an image."""
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
+from server import Server
 
 
 def verbs(quern):
@@ -209,6 +212,48 @@ def test_image(packages, tmp_path):
 
 @pytest.mark.slow
 def test_packages_are_the_same_every_time(packages, binary, tmp_path):
-    subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, "--out", tmp_path], check=True, capture_output=True)
+    def package(out, env, umask):
+        subprocess.run([sys.executable, ROOT / "scripts" / "package", binary.parent, "--out", tmp_path / out], check=True, capture_output=True,
+                       env={**os.environ, **env}, umask=umask)
+    package("again", {"TZ": "Asia/Kolkata", "LC_ALL": "C"}, 0o027)
     for path in packages.iterdir():
-        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
+    # one date for all, also for what was built before it
+    package("later", {"SOURCE_DATE_EPOCH": "2000000000"}, 0o022)
+    (deb,) = (tmp_path / "later").glob("*.deb")
+    lines = subprocess.run(["dpkg-deb", "-c", deb], capture_output=True, text=True, check=True, env={**os.environ, "TZ": "UTC"}).stdout.splitlines()
+    assert lines and all("2033-05-18 03:33" in line for line in lines), lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["amd64", "arm64"])
+def test_debian_package_in_a_clean_root(arch, smollm2, tmp_path):
+    """The package of a release in a root of Debian's essential packages alone; that of another architecture runs under qemu. It
+    installs, and the unit's command line starts a server that answers. QUERN_ROOTS: a folder for such roots."""
+    path = next((ROOT / "dist").glob(f"quern_*_{arch}.deb"), None) or pytest.skip("no package in dist/ (make release)")
+    if os.getuid() or subprocess.run([need("arch-test"), arch], capture_output=True).returncode:
+        pytest.skip(f"needs root, and binfmt_misc for {arch}")
+    root = Path(os.environ.get("QUERN_ROOTS", tmp_path)) / arch
+    if not root.exists():
+        subprocess.run([need("mmdebstrap"), "--quiet", f"--arch={arch}", "--variant=apt", "bookworm", root], check=True)
+    shutil.copy(path, root / "quern.deb")
+    done = subprocess.run(["chroot", root, "dpkg", "-i", "/quern.deb"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shutil.copy(smollm2, root / "model.gguf")
+    (root / "etc/default/quern").write_text("QUERN_MODEL=/model.gguf\nQUERN_OPTIONS='--port 0 --ctx 256'\n")
+    unit = (root / "lib/systemd/system/quern.service").read_text()
+    command, variables, file = (re.search(rf"^{key}=-?(.*)$", unit, re.M)[1] for key in ("ExecStart", "Environment", "EnvironmentFile"))
+    start = tmp_path / "start"  # as systemd does it, whatever its arguments are
+    start.write_text(f"#!/bin/sh\nmount -t proc proc {root}/proc\nmount --rbind /dev {root}/dev\n"
+                     f"exec chroot {root} env -i {variables} sh -c '. {file}; mkdir -p $HOME; exec {command}'\n")
+    start.chmod(0o755)
+    launch = tmp_path / "launch"
+    launch.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private {start}\n")
+    launch.chmod(0o755)
+    server = Server(launch)
+    assert server.request("GET", "/health")[0] == 200
+    reply = server.ask("/v1/completions", {"prompt": "One, two,", "max_tokens": 4, "temperature": 0})
+    assert reply["choices"][0]["text"].strip()
+    assert server.stop() == 0
+    assert subprocess.run(["chroot", root, "dpkg", "--purge", "quern"], capture_output=True).returncode == 0
+    assert not (root / "usr/bin/quern").exists()
