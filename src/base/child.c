@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "base/child.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -108,16 +109,21 @@ void child_ready(int fd)
     child_send(fd, "", 1, -1);
 }
 
-/* Signals of a terminal or of systemd are for the parent. Of its descriptors only the socket and the log stay open. */
+/* Signals of a terminal or of systemd are for the parent. Of its descriptors only the socket and the log stay open.
+ * Messages go to stderr: a sink may be code of a caller that waits for threads of the parent (Python's). */
 static _Noreturn void child_run(int fd, pid_t parent, const char *name, void (*run)(int fd, void *arg),
                                 void *arg)
 {
     const int ignored[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2};
     for (size_t i = 0; i < sizeof ignored / sizeof *ignored; i++)
         signal(ignored[i], SIG_IGN);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, name);
     prctl(PR_SET_DUMPABLE, 0);
+    log_set_sink(NULL, NULL);
     if (getppid() != parent)
         _exit(0);
     if (dup2(fd, 0) < 0 || dup2(2, 1) < 0)

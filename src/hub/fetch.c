@@ -158,8 +158,9 @@ static int fetch_ended(struct download *d, struct fetch_lane *l, struct err *e)
         return fetch_launch(d, l, e);
     if (v == HTTP_FAILED)
         return fetch_give_up(d, &why, e);
-    /* a lane that finds no support for ranges leaves the work to the first one */
-    if ((v == HTTP_DONE && l->at == fetch_end(l)) || (d->whole && l != d->lanes)) {
+    /* All its bytes are there, however the connection ended; or it has found no support for ranges, and leaves the work to
+     * the first lane. */
+    if (l->at == fetch_end(l) || (d->whole && l != d->lanes)) {
         l->held = false;
         return 0;
     }

@@ -512,6 +512,13 @@ static void engine_shrink(struct engine *g, bool shed)
     prefix_stats(g->prefix, &g->stats.prefix);
 }
 
+/* Work for later, a little at a time; false: there is none. */
+static bool engine_work_ahead(struct engine *g)
+{
+    struct device *d = g->session->runner->device;
+    return prefix_save(g->prefix, true) || (d->ops->warm && d->ops->warm(d));
+}
+
 /* Waits for work; false when the engine closes. */
 static bool engine_wait(struct engine *g)
 {
@@ -520,7 +527,7 @@ static bool engine_wait(struct engine *g)
                                 .tv_nsec = (long)(1e9 * (until - (double)(time_t)until))};
     bool shrunk = false;
     kv_events_flush(g->events);
-    while (engine_is_idle(g) && prefix_save(g->prefix, true))
+    while (engine_is_idle(g) && engine_work_ahead(g))
         ;
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);

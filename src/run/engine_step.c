@@ -141,6 +141,7 @@ static uint32_t engine_prompt_room(const struct engine *g, uint32_t rows)
     uint32_t room = g->session->runner->chunk - rows;
     if (!rows && g->users) /* no stream is running */
         return room;
+    room = least(room, RUNNER_CHUNK_GPU); /* larger steps are for prompts alone */
     double fit = g->costs.row > 0 ? g->o.gap / g->costs.row : STEP_CHUNK_FIRST;
     fit = fit < STEP_CHUNK_LEAST ? STEP_CHUNK_LEAST : fit;
     return fit < room ? (uint32_t)fit : room;

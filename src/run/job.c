@@ -217,7 +217,7 @@ struct job *job_open(const struct session *l, const struct engine_request *r, st
     int failed = !j || job_copy(j, r) || !(j->stream = stream_open(r, vocab))
                      ? err_memory(e, "a request", sizeof *j + (r->n + r->most) * sizeof *r->prompt)
                      : job_images_open(&j->images, l->tower, r, j->ids.data, e) ||
-                           sampler_open(&j->sampler, &r->sampler, vocab, e) ||
+                           sampler_open(&j->sampler, &r->sampler, vocab, l->sampler_room, e) ||
                            constraint_walk_open(&j->walk, r->constraint, vocab, e) ||
                            token_filter_open(&j->filter, &r->tokens, l, e) ||
                            reasoning_open(&j->reasoning, &r->reasoning, l, e);

@@ -292,12 +292,36 @@ static int runner_stream_bytes(const struct runner *r, struct plan *plan, const 
     return 0;
 }
 
+/* The rows of a step and the number of pages, on the open GPU. */
+static int runner_fit_gpu(struct runner *r, const struct weights *weights, const struct runner_options *o,
+                          struct runner_options *sized, struct kv_config *kv, struct err *e)
+{
+    struct device_memory m;
+    *sized = runner_sized(r, o, RUNNER_CHUNK_ALONE);
+    if (runner_fit_pages(r, weights, sized, true, kv, e))
+        return -1;
+    if (o->chunk || r->chunk <= RUNNER_CHUNK_GPU)
+        return 0;
+    const struct device_shape shape = {kv, r->chunk, r->most_seqs, r->most_outs};
+    if (r->device->ops->need(r->device, r->plan, weights, &shape, &m, e))
+        return -1;
+    if (m.scratch <= m.total / RUNNER_ALONE_PART)
+        return 0;
+    *sized = runner_sized(r, o, RUNNER_CHUNK_GPU);
+    return runner_fit_pages(r, weights, sized, true, kv, e);
+}
+
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
                            const struct runner_options *given, struct err *e)
 {
-    const struct runner_options sized = runner_sized(r, given, RUNNER_CHUNK_GPU), *o = &sized;
+    struct runner_options sized;
     struct kv_config kv;
+    if (given->device_options.deterministic)
+        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
+    if (runner_fit_gpu(r, weights, given, &sized, &kv, e))
+        return -1;
+    const struct runner_options *o = &sized;
     struct place_request want = {.plan = plan,
                                  .weights = weights,
                                  .main = r->device,
@@ -306,10 +330,7 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
                                  .layers = o->gpu_layers,
                                  .experts_on_rest = o->cpu_experts,
                                  .memory = o->device_options.memory};
-    if (o->device_options.deterministic)
-        return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
-    if (runner_fit_pages(r, weights, o, true, &kv, e) ||
-        (o->gpu == PLACE_FIT && runner_stream_bytes(r, plan, weights, &want.shape, &want.spare, e)) ||
+    if ((o->gpu == PLACE_FIT && runner_stream_bytes(r, plan, weights, &want.shape, &want.spare, e)) ||
         place_plan(&want, &r->placement, e))
         return -1;
     const struct device_memory *m = &r->placement.whole;

@@ -31,7 +31,7 @@ struct runner_options {
     uint32_t seqs;    /* sequences at once; 0 = 1 */
     uint32_t
         whole; /* image tokens that have to be in one step: a step has room for them whatever `chunk` is */
-    uint32_t chunk;    /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU */
+    uint32_t chunk;    /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU or RUNNER_CHUNK_ALONE */
     uint32_t outs;     /* results a step; 0 = one per sequence */
     uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
     uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
@@ -54,6 +54,9 @@ enum { RUNNER_STATES_LEAST = 3 };
 /* Tokens that a sequence can always be cut back by, also where windows have moved on: for rejected draft
  * tokens. */
 enum { RUNNER_PAGE = 32, RUNNER_CHUNK = 512, RUNNER_CHUNK_GPU = 1024, RUNNER_BACK = 32, RUNNER_STATES = 64 };
+/* Rows of a step on a GPU while no stream generates, where scratch for them is at most this part of the memory: a step
+ * sends or decodes weights once, however many rows it has. */
+enum { RUNNER_CHUNK_ALONE = 2048, RUNNER_ALONE_PART = 32 };
 
 struct runner {
     struct device *device;

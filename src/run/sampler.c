@@ -41,21 +41,25 @@ struct candidate {
     int32_t id;
 };
 
+struct sampler_room {
+    float *own;          /* (vocab): the logits, where biases or penalties change some */
+    struct candidate *c; /* (vocab) */
+    uint32_t *seen;      /* (vocab): scratch of the penalties, zero between calls */
+    uint32_t *length;    /* (vocab): scratch of DRY, zero between calls */
+};
+
 /* Invariant between the links of the chain: c[0..n) are the surviving tokens; `sorted` says whether
  * they stand in descending order of logit. */
 struct sampler {
     struct sampler_params params;
     uint32_t vocab;
     struct logit_bias *bias;
-    uint8_t *breaker;    /* (vocab) or NULL: DRY's */
-    float *own;          /* (vocab): the logits, where biases or penalties change some */
-    struct candidate *c; /* (vocab) */
+    uint8_t *breaker;                  /* (vocab) or NULL: DRY's */
+    struct sampler_room *room, *owned; /* owned: it is this sampler's alone */
     uint32_t n;
     bool sorted;
-    double all;       /* the sum of exp(logit - best) of all tokens, where top-p begins the chain; 0 = of c */
-    uint32_t *seen;   /* (vocab): scratch of the penalties, zero between calls */
-    uint32_t *length; /* (vocab): scratch of DRY, zero between calls */
-    double mu;        /* mirostat's state */
+    double all; /* the sum of exp(logit - best) of all tokens, where top-p begins the chain; 0 = of c */
+    double mu;  /* mirostat's state */
 };
 
 static double *sampler_value(struct sampler_params *p, const struct sampler_field *f)
@@ -89,7 +93,35 @@ int sampler_check(const struct sampler_params *p, uint32_t vocab, struct err *e)
     return 0;
 }
 
-int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab, struct err *e)
+int sampler_room_open(struct sampler_room **out, uint32_t vocab, struct err *e)
+{
+    struct sampler_room *r = *out = mem_zalloc(1, sizeof *r);
+    if (!r)
+        return err_memory(e, "the sampler", sizeof *r);
+    r->own = mem_alloc(vocab, sizeof *r->own);
+    r->c = mem_alloc(vocab, sizeof *r->c);
+    r->seen = mem_zalloc(vocab, sizeof *r->seen);
+    r->length = mem_zalloc(vocab, sizeof *r->length);
+    if (r->own && r->c && r->seen && r->length)
+        return 0;
+    sampler_room_close(r);
+    *out = NULL;
+    return err_memory(e, "the sampler", (unsigned long long)vocab * sizeof *r->c);
+}
+
+void sampler_room_close(struct sampler_room *r)
+{
+    if (!r)
+        return;
+    mem_free(r->own);
+    mem_free(r->c);
+    mem_free(r->seen);
+    mem_free(r->length);
+    mem_free(r);
+}
+
+int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab,
+                 struct sampler_room *room, struct err *e)
 {
     *out = NULL;
     if (sampler_check(p, vocab, e))
@@ -101,16 +133,13 @@ int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t 
     s->params.top_k = p->top_k < 0 ? 0 : p->top_k;
     s->vocab = vocab;
     s->mu = 2 * p->mirostat_tau;
-    s->own = mem_alloc(vocab, sizeof *s->own);
-    s->c = mem_alloc(vocab, sizeof *s->c);
-    s->seen = mem_zalloc(vocab, sizeof *s->seen);
-    s->length = mem_zalloc(vocab, sizeof *s->length);
     s->bias = mem_alloc(p->biases, sizeof *s->bias);
     s->breaker = p->dry_breaker ? mem_alloc(vocab, 1) : NULL;
-    if (!s->own || !s->c || !s->seen || !s->length || !s->bias || (p->dry_breaker && !s->breaker)) {
+    if (!s->bias || (p->dry_breaker && !s->breaker) || (!room && sampler_room_open(&s->owned, vocab, e))) {
         sampler_close(s);
-        return err_memory(e, "the sampler", (unsigned long long)vocab * sizeof *s->c);
+        return e->code ? -1 : err_memory(e, "the sampler", vocab);
     }
+    s->room = room ? room : s->owned;
     if (p->biases)
         memcpy(s->bias, p->bias, p->biases * sizeof *s->bias);
     s->params.bias = s->bias;
@@ -125,10 +154,7 @@ void sampler_close(struct sampler *s)
 {
     if (!s)
         return;
-    mem_free(s->own);
-    mem_free(s->c);
-    mem_free(s->seen);
-    mem_free(s->length);
+    sampler_room_close(s->owned);
     mem_free(s->bias);
     mem_free(s->breaker);
     mem_free(s);
@@ -145,7 +171,7 @@ static int sampler_descending(const void *a, const void *b)
 static void sampler_sort(struct sampler *s)
 {
     if (!s->sorted)
-        qsort(s->c, s->n, sizeof *s->c, sampler_descending);
+        qsort(s->room->c, s->n, sizeof *s->room->c, sampler_descending);
     s->sorted = true;
 }
 
@@ -171,7 +197,7 @@ static float sampler_best(const struct sampler *s)
 {
     float best = -INFINITY;
     for (uint32_t i = 0; i < s->n; i++)
-        best = s->c[i].logit > best ? s->c[i].logit : best;
+        best = s->room->c[i].logit > best ? s->room->c[i].logit : best;
     return best;
 }
 
@@ -181,9 +207,9 @@ static void sampler_softmax(struct sampler *s, double sum)
     float best = sampler_best(s);
     double own = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        own += s->c[i].p = expf(s->c[i].logit - best);
+        own += s->room->c[i].p = expf(s->room->c[i].logit - best);
     for (uint32_t i = 0; i < s->n; i++)
-        s->c[i].p = (float)(s->c[i].p / (sum > 0 ? sum : own));
+        s->room->c[i].p = (float)(s->room->c[i].p / (sum > 0 ? sum : own));
 }
 
 /* How many tokens of the history the penalties look at. */
@@ -202,15 +228,15 @@ static void sampler_penalise(struct sampler *s, const int32_t *history, size_t n
     size_t last = sampler_window(p, n);
     for (size_t i = n - last; i < n; i++)
         if (history[i] >= 0 && (uint32_t)history[i] < s->vocab)
-            s->seen[history[i]]++;
+            s->room->seen[history[i]]++;
     for (size_t i = n - last; i < n; i++) {
         int32_t id = history[i];
-        if (id < 0 || (uint32_t)id >= s->vocab || !s->seen[id])
+        if (id < 0 || (uint32_t)id >= s->vocab || !s->room->seen[id])
             continue;
-        float *l = &s->own[id];
+        float *l = &s->room->own[id];
         *l = (float)(*l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty);
-        *l -= (float)(p->presence_penalty + p->frequency_penalty * s->seen[id]);
-        s->seen[id] = 0;
+        *l -= (float)(p->presence_penalty + p->frequency_penalty * s->room->seen[id]);
+        s->room->seen[id] = 0;
     }
 }
 
@@ -235,17 +261,17 @@ static void sampler_dry(struct sampler *s, const int32_t *history, size_t n)
             m++;
         }
         int32_t next = h[i + 1];
-        if (next >= 0 && (uint32_t)next < s->vocab && m > s->length[next])
-            s->length[next] = m;
+        if (next >= 0 && (uint32_t)next < s->vocab && m > s->room->length[next])
+            s->room->length[next] = m;
     }
     for (size_t i = 1; i < last; i++) {
         int32_t id = h[i];
-        if (id < 0 || (uint32_t)id >= s->vocab || !s->length[id])
+        if (id < 0 || (uint32_t)id >= s->vocab || !s->room->length[id])
             continue;
-        double over = (double)s->length[id] - p->dry_allowed_length;
+        double over = (double)s->room->length[id] - p->dry_allowed_length;
         if (over >= 0)
-            s->own[id] -= (float)(p->dry_multiplier * pow(p->dry_base, over));
-        s->length[id] = 0;
+            s->room->own[id] -= (float)(p->dry_multiplier * pow(p->dry_base, over));
+        s->room->length[id] = 0;
     }
 }
 
@@ -262,17 +288,17 @@ static void sampler_typical(struct sampler *s)
     sampler_softmax(s, 0);
     float best = sampler_best(s);
     for (uint32_t i = 0; i < s->n; i++)
-        if (s->c[i].p > 0)
-            entropy -= s->c[i].p * log(s->c[i].p);
+        if (s->room->c[i].p > 0)
+            entropy -= s->room->c[i].p * log(s->room->c[i].p);
     double total = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        total += exp((double)s->c[i].logit - best);
+        total += exp((double)s->room->c[i].logit - best);
     for (uint32_t i = 0; i < s->n; i++)
-        s->c[i].p = (float)fabs(log(total) - ((double)s->c[i].logit - best) - entropy);
-    qsort(s->c, s->n, sizeof *s->c, sampler_by_shift);
+        s->room->c[i].p = (float)fabs(log(total) - ((double)s->room->c[i].logit - best) - entropy);
+    qsort(s->room->c, s->n, sizeof *s->room->c, sampler_by_shift);
     uint32_t keep = 0;
     while (keep < s->n && (sum < mass || !keep))
-        sum += exp((double)s->c[keep++].logit - best) / total;
+        sum += exp((double)s->room->c[keep++].logit - best) / total;
     s->n = keep;
     s->sorted = false;
 }
@@ -284,7 +310,7 @@ static void sampler_top_p(struct sampler *s)
     double sum = 0;
     uint32_t keep = 0;
     while (keep < s->n && (sum < s->params.top_p || !keep))
-        sum += s->c[keep++].p;
+        sum += s->room->c[keep++].p;
     s->n = keep;
 }
 
@@ -299,8 +325,8 @@ static void sampler_min_p(struct sampler *s)
     float least = sampler_least(s);
     uint32_t keep = 0;
     for (uint32_t i = 0; i < s->n; i++)
-        if (s->c[i].logit >= least)
-            s->c[keep++] = s->c[i];
+        if (s->room->c[i].logit >= least)
+            s->room->c[keep++] = s->room->c[i];
     s->n = keep;
 }
 
@@ -312,12 +338,12 @@ static void sampler_xtc(struct sampler *s, uint64_t position)
     sampler_softmax(s, 0);
     sampler_sort(s);
     uint32_t above = 0;
-    while (above < s->n && s->c[above].p >= s->params.xtc_threshold)
+    while (above < s->n && s->room->c[above].p >= s->params.xtc_threshold)
         above++;
     if (above < 2)
         return;
     s->n -= above - 1;
-    memmove(s->c, s->c + above - 1, s->n * sizeof *s->c);
+    memmove(s->room->c, s->room->c + above - 1, s->n * sizeof *s->room->c);
 }
 
 /* Whether the noise of u is surely less than d, without a logarithm: -ln u >= 1 - u, and e^d is more than the first terms
@@ -333,10 +359,10 @@ static struct candidate sampler_draw(struct sampler *s, double temperature, uint
     double best = -INFINITY;
     uint32_t at = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        double l = s->c[i].logit / temperature;
+        double l = s->room->c[i].logit / temperature;
         if (l + NOISE_GUMBEL_MOST < best)
             continue;
-        double u = noise_uniform(s->params.seed, position, (uint64_t)s->c[i].id);
+        double u = noise_uniform(s->params.seed, position, (uint64_t)s->room->c[i].id);
         if (draw_loses(best - l, u))
             continue;
         double v = l - log(-log(u));
@@ -345,7 +371,7 @@ static struct candidate sampler_draw(struct sampler *s, double temperature, uint
             at = i;
         }
     }
-    return s->c[at];
+    return s->room->c[at];
 }
 
 /* Mirostat: cuts so that the surprise of what is drawn stays near tau. Version 1 estimates the cut
@@ -355,14 +381,14 @@ static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
     const struct sampler_params *p = &s->params;
     double t = p->temperature;
     for (uint32_t i = 0; i < s->n; i++)
-        s->c[i].logit = (float)(s->c[i].logit / t);
+        s->room->c[i].logit = (float)(s->room->c[i].logit / t);
     sampler_softmax(s, 0);
     sampler_sort(s);
     uint32_t keep = 1;
     if (p->mirostat == 1) {
         double num = 0, den = 0;
-        for (uint32_t i = 0; i < 99 && i + 1 < s->n && s->c[i + 1].p > 0; i++) {
-            double x = log((double)(i + 2) / (i + 1)), y = log(s->c[i].p / s->c[i + 1].p);
+        for (uint32_t i = 0; i < 99 && i + 1 < s->n && s->room->c[i + 1].p > 0; i++) {
+            double x = log((double)(i + 2) / (i + 1)), y = log(s->room->c[i].p / s->room->c[i + 1].p);
             num += x * y;
             den += x * x;
         }
@@ -370,7 +396,7 @@ static struct candidate sampler_mirostat(struct sampler *s, uint64_t position)
         double k = pow(eps * pow(2, s->mu) / (1 - pow((double)s->vocab, -eps)), 1 / slope);
         keep = k >= 1 && k < s->n ? (uint32_t)k : k >= s->n ? s->n : 1;
     } else {
-        while (keep < s->n && -log2(s->c[keep].p) <= s->mu)
+        while (keep < s->n && -log2(s->room->c[keep].p) <= s->mu)
             keep++;
     }
     s->n = keep;
@@ -386,12 +412,12 @@ static const float *sampler_adjust(struct sampler *s, const float *logits, const
     const struct sampler_params *p = &s->params;
     if (!p->biases && !sampler_window(p, n) && p->dry_multiplier == 0)
         return logits;
-    memcpy(s->own, logits, s->vocab * sizeof *s->own);
+    memcpy(s->room->own, logits, s->vocab * sizeof *s->room->own);
     for (size_t i = 0; i < p->biases; i++)
-        s->own[s->bias[i].id] += s->bias[i].bias;
+        s->room->own[s->bias[i].id] += s->bias[i].bias;
     sampler_penalise(s, history, n);
     sampler_dry(s, history, n);
-    return s->own;
+    return s->room->own;
 }
 
 /* Logits are scanned by blocks: most hold no candidate and are skipped at memory speed. */
@@ -428,12 +454,12 @@ static bool sampler_gather(struct sampler *s, const float *logits, const uint32_
             if (!(logits[i] > bar) || (mask && !(mask[i / 32] >> i % 32 & 1)))
                 continue;
             uint32_t at = s->n < k ? s->n++ : 0;
-            s->c[at] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
+            s->room->c[at] = (struct candidate){.logit = logits[i], .id = (int32_t)i};
             if (s->n < k)
                 continue;
             for (uint32_t root = at ? k / 2 : 1; root-- > 0;) /* all of them once, when there are k */
-                sampler_sift(s->c, k, root);
-            bar = s->c[0].logit;
+                sampler_sift(s->room->c, k, root);
+            bar = s->room->c[0].logit;
         }
     }
     return !bad;
@@ -461,14 +487,14 @@ static void sampler_gather_mass(struct sampler *s, const float *logits, const ui
 {
     const float first = 1, most = 120;            /* nats below the best */
     const double enough = s->params.top_p + 1e-5; /* however shares are rounded */
-    float best = s->c[0].logit;
+    float best = s->room->c[0].logit;
     double mass = 0;
     s->all = sampler_exp_sum(logits, s->vocab, mask, best);
     for (float nats = first; mass < enough && nats < 2 * most; nats += nats < 16 ? 1 : nats) {
         sampler_gather(s, logits, mask, UINT32_MAX, nats < most ? best - nats : -INFINITY);
         mass = 0;
         for (uint32_t i = 0; i < s->n; i++)
-            mass += expf(s->c[i].logit - best) / s->all;
+            mass += expf(s->room->c[i].logit - best) / s->all;
     }
 }
 
@@ -520,7 +546,7 @@ int32_t sampler_pick(struct sampler *s, const float *logits, const int32_t *hist
     if (sampler_fill(s, logits, history, n, mask, e))
         return -1;
     if (p->temperature == 0)
-        return s->c[0].id;
+        return s->room->c[0].id;
     if (p->mirostat > 0)
         return sampler_mirostat(s, position).id;
     if (p->top_k > 0)

@@ -8,7 +8,7 @@
  * on (seed, position, token). So the text of a request does not depend on what runs beside it, and a
  * drafted token can be checked against what would have been drawn.
  *
- * A sampler belongs to one sequence and one thread. It allocates when it is opened, never later. */
+ * A sampler belongs to one sequence, and to the thread that picks with it. It allocates when it is opened, never later. */
 #pragma once
 
 #include "base/err.h"
@@ -54,8 +54,15 @@ void sampler_defaults(struct sampler_params *p);
 /* Every field in its range, or an error that names the field. */
 int sampler_check(const struct sampler_params *p, uint32_t vocab, struct err *e);
 
+/* Scratch, some megabytes: all samplers that one thread uses can share it. */
+struct sampler_room;
+int sampler_room_open(struct sampler_room **out, uint32_t vocab, struct err *e);
+void sampler_room_close(struct sampler_room *r);
+
 struct sampler;
-int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab, struct err *e);
+/* room NULL: it has its own. */
+int sampler_open(struct sampler **out, const struct sampler_params *p, uint32_t vocab,
+                 struct sampler_room *room, struct err *e);
 void sampler_close(struct sampler *s);
 
 /* The token for `position` after `history` (n ids, prompt and output). logits (vocab) is not changed. `mask`,

@@ -239,7 +239,8 @@ int session_open(struct session **out, struct store *store, const struct session
         adapters_open(l, o, session_on_cpu(&r), e) || session_fits(l, &r, o->quant != NULL, e) ||
         (!o->no_text && (session_text(l, o->chat_template, e) || session_reply(l, o, e))) ||
         session_whole(l, &r) || runner_open(&l->runner, &l->model->plan, &l->model->weights, &r, e) ||
-        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) || session_intact(l, e)) {
+        defaults_stops(store, l->model->h.vocab, &l->stop_ids, &l->stops, e) ||
+        sampler_room_open(&l->sampler_room, l->model->plan.out_width, e) || session_intact(l, e)) {
         session_close(l);
         return -1;
     }
@@ -262,6 +263,7 @@ void session_close(struct session *l)
         return;
     runner_close(l->runner);
     vision_close(l->tower);
+    sampler_room_close(l->sampler_room);
     constraint_cache_close(l->constraints);
     constraint_vocab_close(l->vocab);
     constraint_vocab_close(l->call_vocab);

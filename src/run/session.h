@@ -55,9 +55,10 @@ struct session {
     bool marks_hidden;                    /* some of these marks are control tokens */
     const struct vision_params *vision;   /* what its tower takes; NULL = it reads only text */
     struct runner *runner;
-    struct vision *tower;           /* the same, with what runs it; NULL = it reads only text */
-    struct sampler_params defaults; /* ours, then what the model's files say */
-    int32_t *stop_ids;              /* (stops): eos_token_id of generation_config.json */
+    struct vision *tower;              /* the same, with what runs it; NULL = it reads only text */
+    struct sampler_params defaults;    /* ours, then what the model's files say */
+    struct sampler_room *sampler_room; /* of the engine's thread */
+    int32_t *stop_ids;                 /* (stops): eos_token_id of generation_config.json */
     size_t stops;
     uint64_t kv_bytes; /* of all pages of KV */
     double seconds;    /* to open all of it */

@@ -51,8 +51,8 @@ static json_t *anthropic_text(struct request *a, const json_t *content, const ch
         const char *type = field_text(block, "type");
         const json_t *text = block_text(block);
         if (!text) {
-            request_fail(a, 400, where, "%s: a block of type '%s' cannot be read; this model reads only text",
-                         where, log_safe(type ? type : "?"));
+            request_fail(a, 400, where, "%s: a block of type '%s' cannot be read; %s", where,
+                         log_safe(type ? type : "?"), request_reads(a, type));
             buf_free(&out);
             return NULL;
         }

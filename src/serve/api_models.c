@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "run/engine.h"
+#include "run/image_text.h"
 #include "run/session.h"
 #include "serve/anthropic.h"
 #include "serve/api.h"
@@ -197,6 +198,10 @@ static void api_write_text(const struct session *l, struct json *j)
     json_key(j, "audio");
     json_bool(j, false);
     json_end(j, '}');
+    if (l && l->vision) {
+        json_key(j, "media_marker");
+        json_str(j, IMAGE_TEXT_MARK);
+    }
     if (!l || !l->tokenizer)
         return;
     json_key(j, "chat_template");

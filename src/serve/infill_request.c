@@ -3,6 +3,7 @@
 #include "base/num.h"
 #include "lang/chat/fim.h"
 #include "run/engine.h"
+#include "run/image_text.h"
 #include "run/session.h"
 #include "serve/api.h"
 #include "serve/field.h"
@@ -140,11 +141,14 @@ static json_t *completion_object(struct request *a, json_t *prompt)
     json_t *text = json_object_get(prompt, "prompt_string");
     const json_t *media = json_object_get(prompt, "multimodal_data");
     bool images = json_array_size(media);
-    if ((images && !a->model->session->vision) || (media && !json_is_array(media)))
-        request_fail(a, 400, "prompt",
-                     "multimodal_data has to be a list of images; this model reads only text");
+    if (media && !json_is_array(media))
+        request_fail(a, 400, "prompt", "multimodal_data has to be a list of images in base64");
+    else if (images && !a->model->session->vision)
+        request_fail(a, 400, "prompt", "multimodal_data has images; %s", request_reads(a, NULL));
     else if (!json_is_string(text))
         request_fail(a, 400, "prompt", "a prompt that is an object has to be {\"prompt_string\": text}");
+    else if (media && !images && strstr(json_string_value(text), IMAGE_TEXT_MARK))
+        request_fail(a, 400, "prompt", "the prompt has " IMAGE_TEXT_MARK ", and multimodal_data no image");
     return a->failure.status ? NULL : json_incref(images ? prompt : text);
 }
 

@@ -175,15 +175,22 @@ static int ollama_calls(json_t *message)
     return 0;
 }
 
+static int ollama_check_images(struct request *a, const json_t *images, const char *where)
+{
+    if (images && !json_is_null(images) && !json_is_array(images))
+        return request_fail(a, 400, where, "%s has to be a list of images in base64", where);
+    return json_array_size(images) && !a->model->session->vision
+               ? request_fail(a, 400, where, "%s: %s", where, request_reads(a, NULL))
+               : 0;
+}
+
 /* The images of a message are parts in front of its text. */
 static int ollama_images(struct request *a, json_t *message, const json_t *images, const char *where)
 {
     json_t *text = json_object_get(message, "content"), *parts, *image;
     size_t i;
-    if (!json_array_size(images))
-        return 0;
-    if (!a->model->session->vision)
-        return request_fail(a, 400, where, "%s: this model reads only text", where);
+    if (ollama_check_images(a, images, where) || !json_array_size(images))
+        return a->failure.status ? -1 : 0;
     int failed = !(parts = json_array());
     json_array_foreach((json_t *)(uintptr_t)images, i, image)
     {
@@ -314,9 +321,9 @@ static int ollama_check_generate(struct request *a, const json_t *body)
         if (json_string_length(v) || json_array_size(v))
             return request_fail(a, 400, shaped[i], "raw sends the prompt as it is: leave out %s", shaped[i]);
     }
-    if (json_array_size(json_object_get(body, "images")) && !a->model->session->vision)
-        return request_fail(a, 400, "images", "this model reads only text");
-    return ollama_check_template(a, body);
+    return ollama_check_images(a, json_object_get(body, "images"), "images") || ollama_check_template(a, body)
+               ? -1
+               : 0;
 }
 
 /* A model without a template gets the texts one after the other, behind the images. */

@@ -9,6 +9,7 @@
 #include "format/jsonread.h"
 #include "lang/chat/fim.h"
 #include "run/engine.h"
+#include "run/image_parts.h"
 #include "run/prefill.h"
 #include "run/session.h"
 #include "serve/adapters.h"
@@ -187,14 +188,14 @@ static int openai_parts(struct request *a, size_t at, const json_t *parts)
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", at, i);
         if (!type)
             return request_fail(a, 400, param, "%s has to be an object with a type", param);
-        if (part_is_image(part)) {
+        if (image_part(part)) {
             if (part_check_image(a, part, param))
                 return -1;
             continue;
         }
         if (strcmp(type, "text") != 0)
-            return request_fail(a, 400, param, "%s is of type '%s'; this model reads only text", param,
-                                log_safe(type));
+            return request_fail(a, 400, param, "%s is of type '%s'; %s", param, log_safe(type),
+                                request_reads(a, type));
         if (!field_text(part, "text"))
             return request_fail(a, 400, param, "%s has no text", param);
     }

@@ -34,8 +34,10 @@ static json_t *item_text(struct request *a, const json_t *content, size_t at)
     {
         const char *text = field_text(part, "text"), *refusal = field_text(part, "refusal");
         if (!text && !refusal) {
-            item_fail(a, at, "has a part that is no text; this model reads only text",
-                      field_text(part, "type"));
+            const char *type = field_text(part, "type");
+            char why[160];
+            snprintf(why, sizeof why, "has a part that is no text; %s", request_reads(a, type));
+            item_fail(a, at, why, type);
             buf_free(&out);
             return NULL;
         }

@@ -39,6 +39,7 @@
 
 enum {
     SERVER_WARN_SECONDS = 60,  /* between two warnings of the same kind */
+    SERVER_CUT_SECONDS = 2,    /* for the ends of replies that were cut */
     SERVER_FILES = 64,         /* descriptors that are not for connections */
     SERVER_FILES_MOST = 65536, /* the soft limit that is asked for */
 };
@@ -172,6 +173,21 @@ static bool server_is_empty(const struct server *s)
     return true;
 }
 
+/* The grace is over: replies that are not whole end with an error, and have a moment to be sent. */
+static void server_cut(struct server *s)
+{
+    for (struct conn *c = s->conns, *next; c; c = next) {
+        struct request *a = c->request;
+        next = c->next;
+        if (!a || !a->arrived || a->ended)
+            continue;
+        request_fail(a, 503, NULL, "the server is shutting down");
+        request_chunk(a);
+    }
+    s->cut = true;
+    s->drain_until = clock_now() + SERVER_CUT_SECONDS;
+}
+
 static void server_tick(evutil_socket_t fd, short what, void *arg)
 {
     struct server *s = arg;
@@ -195,6 +211,8 @@ static void server_tick(evutil_socket_t fd, short what, void *arg)
         notify_say(s->o->notify, "WATCHDOG=1");
         s->notified = now;
     }
+    if (s->draining && !s->cut && now > s->drain_until)
+        server_cut(s);
     if (s->draining && (server_is_empty(s) || now > s->drain_until))
         event_base_loopbreak(s->base);
 }

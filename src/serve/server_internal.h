@@ -43,6 +43,7 @@ struct server {
     bool
         leaving; /* POST /drain: not ready, so that no more requests are sent here; those that come are served */
     bool draining; /* SIGTERM: not ready, and requests are refused */
+    bool cut;      /* and the grace is over */
     bool interrupted;
     struct model_wait preload;
     atomic_bool preloaded; /* set by the thread that loads: `preload` is over */

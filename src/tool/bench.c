@@ -29,6 +29,8 @@ static const struct arg_option bench_options[] = {
     {"predict", 'n', ARG_TEXT, "N,N", "tokens to generate (default: 64; 0 = none)", 0, 0},
     {"depth", 'd', ARG_TEXT, "N,N", "tokens already in the context (default: 0)", 0, 0},
     {"batch", 'b', ARG_TEXT, "N,N", "streams at once when generating (default: 1)", 0, 0},
+    {"logits", 0, ARG_FLAG, NULL,
+     "copy all logits to the host after each step (default: a card chooses tokens)", 0, 0},
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
     {"streams", 0, ARG_TEXT, "N,N", "instead: N concurrent requests through the engine", 0, 0},
     {"read", 0, ARG_INT, "N",
@@ -36,6 +38,7 @@ static const struct arg_option bench_options[] = {
     {"image", 0, ARG_TEXT, "FILE",
      "instead: how long the model's tower takes for this image; may be repeated", 0, 0},
     IMAGES_TOWER,
+    {"profile", 0, ARG_FLAG, NULL, "with --image: where the time goes, of one image more", 0, 0},
     {"kernels", 0, ARG_FLAG, NULL, "instead: every row of the kernel tables, without a model", 0, 0},
     {"type", 0, ARG_TEXT, "T", "with --kernels: weights of this type alone (Q4_K)", 0, 0},
     {"json", 0, ARG_FLAG, NULL, "print one JSON array", 0, 0},
@@ -66,8 +69,9 @@ struct bench {
     struct session *session;
     struct seq **seqs; /* (batches) */
     uint32_t batches;  /* the largest batch */
-    int32_t *ids;      /* (longest) random ones */
+    int32_t *ids;      /* (longest + batches) random ones; the text of stream i begins at ids[i] */
     int repeats;
+    bool picks; /* the device chooses tokens, as it does for a user: only ids leave it */
     struct list prompt, predict, depth, batch, threads;
     struct probe probe;      /* of the threads that are being measured */
     struct probe card_probe; /* of the card where it shares the model with the CPU */
@@ -134,10 +138,27 @@ static int bench_rewind(struct bench *b, const struct bench_test *t, struct err 
     for (uint32_t i = 0; i < t->batch; i++) {
         struct seq *s = b->seqs[i];
         seq_truncate(s, t->depth);
-        if (s->len < t->depth && seq_feed(s, b->ids + s->len, t->depth - s->len, e))
+        if (s->len < t->depth && seq_feed(s, b->ids + i + s->len, t->depth - s->len, e))
             return -1;
     }
     return 0;
+}
+
+/* One row of each stream of the batch, and its result: a token where the device chooses it, else logits. */
+static int bench_step(struct bench *b, const struct bench_test *t, uint32_t k, struct seq_rows *parts,
+                      struct err *e)
+{
+    static const struct step_pick best = {.on = true, .top_p = 1, .repeat = 1};
+    struct runner *r = b->session->runner;
+    for (uint32_t i = 0; i < t->batch; i++)
+        parts[i] = (struct seq_rows){.seq = b->seqs[i],
+                                     .ids = &b->ids[i + t->depth + k],
+                                     .n = 1,
+                                     .outs = 1,
+                                     .pick = b->picks ? &best : NULL};
+    if (runner_step(r, parts, t->batch, e))
+        return -1;
+    return (b->picks ? (const void *)runner_picks(r, e) : (const void *)runner_results(r, e)) ? 0 : -1;
 }
 
 /* One measurement, in seconds; < 0: an error. */
@@ -150,12 +171,8 @@ static double bench_once(struct bench *b, const struct bench_test *t, struct err
     double start = clock_now();
     if (!failed && !t->decode)
         failed = seq_feed(b->seqs[0], b->ids + t->depth, t->n, e);
-    for (uint32_t k = 0; k < t->n && t->decode && !failed; k++) {
-        for (uint32_t i = 0; i < t->batch; i++)
-            parts[i] = (struct seq_rows){.seq = b->seqs[i], .ids = &b->ids[t->depth + k], .n = 1, .outs = 1};
-        failed =
-            runner_step(b->session->runner, parts, t->batch, e) || !runner_results(b->session->runner, e);
-    }
+    for (uint32_t k = 0; k < t->n && t->decode && !failed; k++)
+        failed = bench_step(b, t, k, parts, e);
     double seconds = clock_now() - start;
     mem_free(parts);
     return failed ? -1 : seconds;
@@ -249,6 +266,8 @@ static void bench_json(const struct bench *b, struct buf *out)
         json_int(&j, t->threads);
         json_key(&j, "device");
         json_str(&j, b->device);
+        json_key(&j, "result");
+        json_str(&j, b->picks && t->decode ? "token" : "logits");
         json_key(&j, "tok_s");
         json_num(&j, t->tok_s);
         json_key(&j, "spread");
@@ -288,6 +307,9 @@ static void bench_table(const struct bench *b, struct buf *out)
         if (!i && b->link > 0)
             buf_printf(out, "(card: read %.1f GB/s, fp16 %.0f GFLOP/s; link to it %.1f GB/s)\n",
                        1e-9 * b->card_probe.read, 1e-9 * b->card_probe.int8, 1e-9 * b->link);
+        if (!i && b->picks)
+            buf_printf(out, "(decode: the card chooses tokens, and only ids leave it; --logits copies all "
+                            "logits to the host)\n");
         buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s",
                    t->decode ? "decode" : "prefill", t->n, t->depth, t->batch, t->tok_s, 100 * t->spread,
                    t->gb_s, t->gop_s, 100 * t->share, t->decode ? "the read bandwidth" : "the arithmetic");
@@ -311,13 +333,16 @@ static int bench_open(struct bench *b, int threads, struct err *e)
     if (load_model(&b->session, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
         return -1;
     b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
-    b->ids = mem_alloc(longest + 1, sizeof *b->ids);
+    b->ids = mem_alloc((size_t)longest + b->batches, sizeof *b->ids);
     if (!b->seqs || !b->ids)
-        return err_memory(e, "the benchmark", longest * sizeof *b->ids);
+        return err_memory(e, "the benchmark", ((size_t)longest + b->batches) * sizeof *b->ids);
+    const struct model *m = b->session->model;
+    b->picks =
+        runner_can_pick(b->session->runner) && m->plan.out_width == m->h.vocab && !args_flag(b->a, "logits");
     uint32_t x = 1;
-    for (uint32_t i = 0; i <= longest; i++) {
+    for (uint32_t i = 0; i < longest + b->batches; i++) {
         x = x * 1664525 + 1013904223;
-        b->ids[i] = (int32_t)((x >> 8) % b->session->model->h.vocab);
+        b->ids[i] = (int32_t)((x >> 8) % m->h.vocab);
     }
     for (uint32_t i = 0; i < b->batches; i++)
         if (!(b->seqs[i] = seq_open(b->session->runner, e)))

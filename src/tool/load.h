@@ -11,16 +11,16 @@
         "threads", 't', ARG_INT, "N", "threads (default: all available cores)", 1, 1024                      \
     }
 /* How much of a GPU is used. */
-#define LOAD_GPU                                                                                              \
-    {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},     \
-        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},            \
-        {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                         \
-        {"gpu-copies", 0, ARG_BYTES, "SIZE", "of it for decoded weights, for many rows (default: an 8th)", 0, \
-         1e15},                                                                                               \
-        {"prefill", 0, ARG_TEXT, "TYPE", "GPU: long prompts in f16 (default) or fp8: faster, less exact",     \
-         0,         0},                                                                                       \
-    {                                                                                                         \
-        "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0             \
+#define LOAD_GPU                                                                                             \
+    {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},    \
+        {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},           \
+        {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                        \
+        {"gpu-copies", 0, ARG_BYTES, "SIZE", "of it for decoded weights, for many rows (default: most)", 0,  \
+         1e15},                                                                                              \
+        {"prefill", 0, ARG_TEXT, "TYPE", "GPU: long prompts in f16 (default) or fp8: faster, less exact",    \
+         0,         0},                                                                                      \
+    {                                                                                                        \
+        "no-parity", 0, ARG_FLAG, NULL, "GPU: do not check weights against the CPU at load", 0, 0            \
     }
 /* Several ranks that run one model together. */
 #define LOAD_RANKS                                                                                            \

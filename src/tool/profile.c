@@ -40,9 +40,8 @@ int profile_start(struct profile *p, struct session *l, struct err *e)
     return 0;
 }
 
-static void profile_take(struct profile *p, struct profile_kernels *k)
+void profile_take(struct device *d, struct profile_kernels *k)
 {
-    struct device *d = p->session->runner->device;
     k->count = d->ops->take_kernels ? d->ops->take_kernels(d, k->all, PROFILE_KERNELS) : 0;
 }
 
@@ -51,7 +50,7 @@ void profile_mark(struct profile *p)
     size_t bytes = p->session->model->plan.count * sizeof *p->now;
     memcpy(p->prompt, p->now, bytes);
     memset(p->now, 0, bytes);
-    profile_take(p, &p->prompt_kernels);
+    profile_take(p->session->runner->device, &p->prompt_kernels);
     p->read = clock_now();
 }
 
@@ -105,7 +104,7 @@ static int profile_phases(struct profile *p, const struct generation *g, struct 
     double read = g->prompt - g->cached, chunk = p->session->runner->chunk;
     double chunks = read > chunk ? ceil(read / chunk) : 1, made = (double)g->ids.len - 1;
     if (p->now && p->session->runner->device->seconds) {
-        profile_take(p, &p->kernels);
+        profile_take(p->session->runner->device, &p->kernels);
         p->ended = clock_now();
     }
     out[0] = (struct phase){.name = "prompt",
@@ -137,14 +136,19 @@ static void text_row(struct buf *out, const char *name, const char *level, const
                r->seconds > 0 ? 1e-9 * r->flops / r->seconds : 0);
 }
 
-static void text_kernels(struct buf *out, const struct phase *f, const struct sums *s)
+void profile_kernels_text(const struct profile_kernels *kernels, double wall, struct buf *out)
 {
     buf_printf(out, "  %-16s %8s %10s %9s %8s\n", "kernel", "launches", "ms", "us each", "share");
-    for (uint32_t i = 0; i < f->kernels->count; i++) {
-        const struct device_kernel *k = &f->kernels->all[i];
+    for (uint32_t i = 0; i < kernels->count; i++) {
+        const struct device_kernel *k = &kernels->all[i];
         buf_printf(out, "  %-16s %8llu %10.2f %9.2f %7.1f%%\n", k->name, (unsigned long long)k->calls,
-                   1e3 * k->seconds, 1e6 * k->seconds / (double)k->calls, 100 * k->seconds / f->wall);
+                   1e3 * k->seconds, 1e6 * k->seconds / (double)k->calls, 100 * k->seconds / wall);
     }
+}
+
+static void text_kernels(struct buf *out, const struct phase *f, const struct sums *s)
+{
+    profile_kernels_text(f->kernels, f->wall, out);
     buf_printf(out,
                "  kernels %.2f ms in %llu launches, of %.2f ms: %.2f ms are launch overhead and waiting\n",
                1e3 * s->all.seconds, (unsigned long long)s->launches, 1e3 * f->wall,
@@ -207,18 +211,18 @@ static void json_operations(struct json *j, const struct phase *f, const struct 
     json_end(j, ']');
 }
 
-static void json_kernels(struct json *j, const struct phase *f)
+void profile_kernels_json(const struct profile_kernels *kernels, double wall, struct json *j)
 {
     json_key(j, "kernels");
     json_begin(j, '[');
-    for (uint32_t i = 0; i < f->kernels->count; i++) {
-        const struct device_kernel *k = &f->kernels->all[i];
+    for (uint32_t i = 0; i < kernels->count; i++) {
+        const struct device_kernel *k = &kernels->all[i];
         json_begin(j, '{');
         json_key(j, "name");
         json_str(j, k->name);
         json_number(j, "launches", (double)k->calls);
         json_number(j, "seconds", k->seconds);
-        json_number(j, "share", k->seconds / f->wall);
+        json_number(j, "share", k->seconds / wall);
         json_end(j, '}');
     }
     json_end(j, ']');
@@ -245,7 +249,7 @@ void profile_json(struct profile *p, const struct generation *g, struct buf *out
         json_number(&j, "overhead_seconds", f->wall - s.all.seconds);
         json_number(&j, "launches", (double)s.launches);
         json_operations(&j, f, &s);
-        json_kernels(&j, f);
+        profile_kernels_json(f->kernels, f->wall, &j);
         json_end(&j, '}');
     }
     json_end(&j, ']');

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/buf.h"
+#include "base/json.h"
 #include "run/session.h"
 #include "tool/answer.h"
 
@@ -28,3 +29,9 @@ void profile_mark(struct profile *p); /* the prompt is done */
 void profile_text(struct profile *p, const struct generation *g, struct buf *out);
 void profile_json(struct profile *p, const struct generation *g, struct buf *out);
 void profile_free(struct profile *p);
+
+/* What the device's kernels took since the last call; its `seconds` have to be there. */
+void profile_take(struct device *d, struct profile_kernels *k);
+/* Their table, and the key "kernels"; wall: the seconds that shares are of. */
+void profile_kernels_text(const struct profile_kernels *kernels, double wall, struct buf *out);
+void profile_kernels_json(const struct profile_kernels *kernels, double wall, struct json *j);

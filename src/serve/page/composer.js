@@ -14,6 +14,7 @@ export function fileChip(f, remove) {
 export class Composer {
   #files = [];
   #id = null; // of the conversation whose draft this is
+  #opened = null; // a promise: all of the draft is there
 
   // sees(): whether the model takes images; pages(): whether a PDF becomes images
   constructor({ store, send, stop, sees, pages }) {
@@ -100,11 +101,15 @@ export class Composer {
     $("send").disabled = !this.text.value.trim() && !this.#files.length;
   }
 
-  // The draft of this conversation.
-  async open(id) {
+  // The draft of this conversation. Its files come a moment later: what is written or attached meanwhile stays.
+  open(id) {
     this.#id = id;
-    const draft = await this.store.draft(id);
-    if (this.#id === id) this.put(draft.text, draft.files);
+    this.put(this.store.draftText(id));
+    this.#opened = this.store.draftFiles(id).then((files) => {
+      if (this.#id !== id || !files.length) return;
+      this.#files.unshift(...files);
+      return this.#filesChanged();
+    }).catch((e) => toast(`The files of the draft cannot be read: ${e.message}`));
   }
 
   // Adds to what is there.
@@ -124,7 +129,8 @@ export class Composer {
     this.#grow();
   }
 
-  submit() {
+  async submit() {
+    await this.#opened;
     const text = this.text.value, files = this.#files;
     if (!text.trim() && !files.length) return;
     if (this.send(text.trim(), files) === false) return;

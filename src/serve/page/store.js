@@ -157,8 +157,12 @@ export class Store extends EventTarget {
   }
 
   // The draft of a message: its text is written at every key, so that no reload loses a word; its files when they change.
-  async draft(id) {
-    return { text: localStorage.getItem(DRAFT + id) ?? "", files: (await this.#read("drafts", id))?.files ?? [] };
+  draftText(id) {
+    return localStorage.getItem(DRAFT + id) ?? "";
+  }
+
+  async draftFiles(id) {
+    return (await this.#read("drafts", id))?.files ?? [];
   }
 
   saveText(id, text) {
