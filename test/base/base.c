@@ -4,9 +4,11 @@
 
 #include "base/base64.h"
 #include "base/buf.h"
+#include "base/child.h"
 #include "base/cursor.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
 #include "base/cores.h"
@@ -420,6 +422,37 @@ static void test_cores(void **state)
     assert_int_equal(nftw(root, machine_remove, 16, FTW_DEPTH | FTW_PHYS), 0);
 }
 
+static void log_abort(void *arg, enum log_level level, const char *line)
+{
+    (void)arg, (void)level, (void)line;
+    abort();
+}
+
+static void child_logs(int fd, void *arg)
+{
+    (void)arg;
+    child_ready(fd);
+    log_set_level(LOG_ERROR);
+    log_error("a message of a helper process");
+    child_send(fd, "well", 4, -1);
+}
+
+/* A sink is code of the parent's, and may wait for its threads. */
+static void test_child_logs_without_a_sink(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct child c;
+    char got[8];
+    int passed;
+    log_set_sink(log_abort, NULL);
+    assert_int_equal(child_start(&c, "test", "logs", child_logs, NULL, &e), 0);
+    assert_int_equal(child_take(c.fd, got, sizeof got, &passed), 4);
+    assert_memory_equal(got, "well", 4);
+    child_stop(&c);
+    log_set_sink(NULL, NULL);
+}
+
 static void test_base64(void **state)
 {
     (void)state;
@@ -452,11 +485,13 @@ static void test_base64(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_size),   cmocka_unit_test(test_err),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_buf),    cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
-        cmocka_unit_test(test_utf8),   cmocka_unit_test(test_json),   cmocka_unit_test(test_file),
-        cmocka_unit_test(test_opener), cmocka_unit_test(test_pool),   cmocka_unit_test(test_cores),
-        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_size),   cmocka_unit_test(test_err),
+        cmocka_unit_test(test_memory), cmocka_unit_test(test_buf),
+        cmocka_unit_test(test_cursor), cmocka_unit_test(test_num),
+        cmocka_unit_test(test_utf8),   cmocka_unit_test(test_json),
+        cmocka_unit_test(test_file),   cmocka_unit_test(test_opener),
+        cmocka_unit_test(test_pool),   cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_base64), cmocka_unit_test(test_child_logs_without_a_sink),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

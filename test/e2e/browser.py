@@ -15,6 +15,22 @@ def ready(page):
     page.wait_for_selector("body[data-ready]", state="attached")
 
 
+# A promise that is kept when the page has written what it shows: transactions end in the order in which they begin.
+WRITTEN = """new Promise((written) => {
+    const request = indexedDB.open("quern");
+    request.onsuccess = () => {
+        const t = request.result.transaction(["conversations", "heads", "drafts"], "readwrite");
+        t.oncomplete = () => { request.result.close(); written(); };
+    };
+})"""
+
+
+def reload(page):
+    page.evaluate(WRITTEN)
+    page.reload()
+    ready(page)
+
+
 @contextmanager
 def opened(browser, url, check=True, **context):
     """A page with a storage of its own; what the browser complains about fails the test."""

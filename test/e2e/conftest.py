@@ -47,7 +47,7 @@ def binary():
 @pytest.fixture(scope="session")
 def quern(binary):
     """quern("info", path, stdin=b"") -> Result(code, out, err). With raw=True out is bytes."""
-    def run(*args, stdin=b"", timeout=120, env=None, cwd=None, raw=False):
+    def run(*args, stdin=b"", timeout=300, env=None, cwd=None, raw=False):
         stdin = stdin.encode() if isinstance(stdin, str) else stdin
         done = subprocess.run([str(binary), *map(str, args)], input=stdin, capture_output=True, timeout=timeout, cwd=cwd,
                               env={**os.environ, **(env or {})})
@@ -115,7 +115,7 @@ def serve(binary):
         return running[-1]
     yield start
     for s in running:
-        s.process.kill()
+        s.kill()
 
 
 @pytest.fixture(scope="session")

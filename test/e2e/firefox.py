@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import time
 
+from browser import WRITTEN
+
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 
 
@@ -36,6 +38,7 @@ class Firefox:
         self.send("browsingContext.navigate", context=self.context, url=url, wait="complete")
 
     def reload(self):
+        self.evaluate(WRITTEN)
         self.send("browsingContext.reload", context=self.context, wait="complete")
 
     def evaluate(self, script):
@@ -45,7 +48,7 @@ class Firefox:
             raise RuntimeError(r["exceptionDetails"]["text"])
         return json.loads(r["result"]["value"])
 
-    def wait(self, script, seconds=60):
+    def wait(self, script, seconds=120):
         end = time.time() + seconds
         while not self.evaluate(f"Boolean({script})"):
             assert time.time() < end, f"it did not become true: {script}"

@@ -22,11 +22,11 @@ class Server:
                 self.port = int(found.group(1))
                 break
         else:
-            pytest.fail("the server did not start")
+            pytest.fail(f"the server did not start, exit status {self.process.wait()}:\n{''.join(self.log)}")
         self.url = f"http://127.0.0.1:{self.port}"
 
     def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=120)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=600)
 
     def send(self, text):
         """Raw bytes out; everything that comes until the server closes (or nothing more for a while)."""
@@ -63,6 +63,11 @@ class Server:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40)
+
+    def kill(self):
+        """Ends it at once. After this its files, locks and port are free."""
+        self.process.kill()
+        self.process.wait()
 
 
 def until(condition, seconds=60):

@@ -21,7 +21,7 @@ def server(binary, smollm2):
 
 
 def connect(server, key="none"):
-    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key=key, max_retries=0, timeout=60)
+    return anthropic.Anthropic(base_url=f"http://127.0.0.1:{server.port}", api_key=key, max_retries=0, timeout=600)
 
 
 @pytest.fixture(scope="module")

@@ -184,8 +184,7 @@ def kill_and_go_on(binary, smollm2, folder, lines, kills, seconds, seed):
     batch, done = start(server.client(), lines), 0
     while done < kills and server.client().batches.retrieve(batch.id).status not in ENDED:
         time.sleep(rng.uniform(0, seconds))
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         done += 1
         server = Server(*args)
     client = server.client()
@@ -234,8 +233,7 @@ def test_no_room(binary, smollm2, tmp_path):
     with pytest.raises(openai.APIStatusError) as full:
         client.batches.create(input_file_id=kept[0][0].id, endpoint="/v1/completions", completion_window="24h")
     assert full.value.status_code == 507
-    server.process.kill()
-    server.process.wait()
+    server.kill()
     server = Server(*args)
     client = server.client()
     assert all(client.files.content(f.id).content == data for f, data in kept)

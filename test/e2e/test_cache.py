@@ -1,6 +1,5 @@
 """--cache-dir: what one process computed the next one finds, and whatever happens to the files, the text is the same."""
 import json
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -57,8 +56,7 @@ def test_two_servers_and_a_sudden_end(binary, smollm2, tmp_path):
         texts = {t for t, _ in pool.map(ask, servers)}
     for s in servers:
         s.settle()
-        s.process.send_signal(signal.SIGKILL)
-        s.process.wait()
+        s.kill()
     third = Server(binary, smollm2, "--device", "cpu", "--deterministic", "--cache-dir", tmp_path)
     text, cached = ask(third)
     assert third.stop() == 0

@@ -167,8 +167,7 @@ def test_it_is_all_there_after_a_kill(binary, tiny, tmp_path):
         r = ask(client, "One.")
         c = client.conversations.create(items=[{"role": "user", "content": "Two."}])
         running = ask(client, "Three.", background=True, max_output_tokens=1900)
-        s.process.kill()
-        s.process.wait()
+        s.kill()
         s = start()
         client = s.client()
         assert client.responses.retrieve(r.id).to_dict() == r.to_dict()
@@ -177,7 +176,7 @@ def test_it_is_all_there_after_a_kill(binary, tiny, tmp_path):
         assert failed.status == "failed" and "restarted" in failed.error.message
         assert s.stop() == 0
     finally:
-        s.process.kill()
+        s.kill()
 
 
 def test_what_is_kept_is_bounded(binary, tiny, tmp_path):
@@ -195,12 +194,12 @@ def test_what_is_kept_is_bounded(binary, tiny, tmp_path):
         until(lambda: not there(ids[0]))
         assert there(ids[-1])
     finally:
-        s.process.kill()
+        s.kill()
     s = Server(binary, *tiny, "--state-dir", tmp_path, "--keep-responses", "2s")
     try:
         until(lambda: s.request("GET", f"/v1/conversations/{ids[-1]}")[0] == 404)
     finally:
-        s.process.kill()
+        s.kill()
 
 
 def test_in_memory(binary, tiny):
@@ -217,4 +216,4 @@ def test_in_memory(binary, tiny):
         assert s.ask("/usage")["data"][0]["requests"] == 3
         assert s.stop() == 0
     finally:
-        s.process.kill()
+        s.kill()

@@ -63,7 +63,7 @@ class Replica(Server):
 def replica(binary, tiny):
     s = Replica(binary, *tiny, "--name", "second \"name\"", "--slots", "2", "--metrics-style", "both")
     yield s
-    s.process.kill()
+    s.kill()
 
 
 def check_histogram(family, labels):
@@ -97,7 +97,7 @@ def test_series_are_there_from_the_start(binary, tiny):
     assert abs(families["vllm:lora_requests_info"].samples[0].value - time.time()) < 3600
     status, _, text = s.request("GET", "/metrics")  # the style of the flag
     assert status == 200 and b"vllm:" in text and b"quern_" not in text
-    s.process.kill()
+    s.kill()
 
 
 def test_styles_agree(replica):
@@ -143,7 +143,7 @@ def test_a_running_and_an_aborted_request_show(replica):
 def test_a_name_with_quotes_is_a_label(binary, tiny):
     s = Replica(binary, *[x if x != "tiny" else 'a "b" \\ c' for x in tiny])
     assert {x.labels["model_name"] for f in s.families("vllm").values() for x in f.samples} == {'a "b" \\ c'}
-    s.process.kill()
+    s.kill()
 
 
 def test_the_metrics_port(binary, tiny, tmp_path):
@@ -161,7 +161,7 @@ def test_the_metrics_port(binary, tiny, tmp_path):
     for path in ("/v1/models", "/", "/status", "/slots", "/v1/completions"):
         assert s.probe(path, Authorization="Bearer alpha")[0] == 404
     assert s.probe("/metrics", Origin="https://page.example")[0] == 403
-    s.process.kill()
+    s.kill()
 
 
 def test_flags_of_metrics(quern, tiny):
@@ -305,4 +305,4 @@ def test_adapters_of_requests_show(binary, tiny, tmp_path):
     for c in asked:
         c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
     until(lambda: adapters() == {"max_lora": "1", "running_lora_adapters": "poet", "waiting_lora_adapters": "poet"})
-    s.process.kill()
+    s.kill()

@@ -382,6 +382,14 @@ def test_lies_about_lengths(hub, call, tmp_path, fault, code, phrase):
         assert (snapshot(tmp_path) / "m-Q4_K_M.gguf").read_bytes() == BIG
 
 
+def test_pieces_that_end_with_an_error_after_their_last_byte(hub, call, tmp_path):
+    """With one connection the first piece is whole long before the file is."""
+    hub.add(REPO, {"m-Q4_K_M.gguf": BIG})
+    hub.fault = lambda r: Fault(longer=100) if r["role"] == "store" and r["method"] == "GET" else None
+    pulled(call, REPO, "--connections", "1")
+    assert (snapshot(tmp_path) / "m-Q4_K_M.gguf").read_bytes() == BIG
+
+
 def test_a_wrong_size_in_the_hubs_own_word(hub, call, tmp_path):
     repo = hub.add(REPO, {"m-Q4_K_M.gguf": BIG[:50_000]})
     longer = BIG[:50_001]

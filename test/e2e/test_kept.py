@@ -60,8 +60,7 @@ def kill_often(binary, tiny, folder, kills, rng):
         clients = Clients(server)
         until(lambda: clients.told)
         time.sleep(rng.uniform(0, 0.5))
-        server.process.kill()
-        server.process.wait()
+        server.kill()
         clients.join()
         told |= clients.told
         sent += clients.sent
@@ -75,7 +74,7 @@ def kill_often(binary, tiny, folder, kills, rng):
             assert server.ask(f"/v1/responses/{id}") == reply
         assert server.stop() == 0
     finally:
-        server.process.kill()
+        server.kill()
     return len(told)
 
 
@@ -112,14 +111,14 @@ def test_no_room(binary, tiny, tmp_path):
         assert server.stop() == 0
         assert counts(tmp_path)[0] >= usage["requests"] >= len(told) + 2
     finally:
-        server.process.kill()
+        server.kill()
     server = Server(binary, *tiny, "--state-dir", tmp_path, "--limit", "state=1M")
     try:
         replies = [post(server, {"items": [{"role": "user", "content": "word " * 50000}]}, "/v1/conversations") for _ in range(8)]
         assert replies[-1][0] == 507 and "--limit state" in replies[-1][1]["error"]["message"]
         assert server.ask(f"/v1/responses/{first['id']}") == first
     finally:
-        server.process.kill()
+        server.kill()
 
 
 def test_what_is_found_at_the_start(binary, quern, tiny, tmp_path):
@@ -143,8 +142,7 @@ def test_what_is_found_at_the_start(binary, quern, tiny, tmp_path):
         assert quern("state", "purge", "--all", *state).out.startswith("1 ")
         assert server.request("GET", f"/v1/responses/{reply['id']}")[0] == 404
     finally:
-        server.process.kill()
-        server.process.wait()
+        server.kill()
     # a newer version
     with sqlite3.connect(tmp_path / "quern.db") as db:
         version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -167,7 +165,7 @@ def test_what_is_found_at_the_start(binary, quern, tiny, tmp_path):
         assert len(aside) == 1 and aside[0].read_bytes() == bytes(data)
         assert post(server, {})[0] == 200
     finally:
-        server.process.kill()
+        server.kill()
     # a folder that cannot be
     (tmp_path / "file").write_text("")
     done = quern("serve", *tiny, "--port", 0, "--state-dir", tmp_path / "file" / "state")
@@ -235,4 +233,4 @@ def test_a_clock_that_jumps(binary, tiny, tmp_path):
         assert server.process.wait(40) == 0
         assert counts(tmp_path / "state")[0] == 4
     finally:
-        server.process.kill()
+        server.kill()

@@ -113,7 +113,7 @@ def replica(binary, tiny, tmp_path):
     s = Replica(binary, *args, *FLAGS, "--kv-events-replay", "tcp://127.0.0.1:*", "--slots", "2", "--cache-dir", tmp_path / "cache",
                 "--lora", f"poet={adapter}")
     yield s
-    s.process.kill()
+    s.kill()
 
 
 def texts(rng, count):
@@ -223,4 +223,4 @@ def test_connects_to_a_router(binary, tiny):
         until(lambda: (r.ask("/v1/completions", {"prompt": [int(time.time() * 100) % 1000 + 3] * 40, "max_tokens": 1}), s.poll(100))[1])
         topic, number, payload = s.recv_multipart()
         assert re.fullmatch(rb"kv@[^@]+@tiny", topic) and len(number) == 8 and msgpack.unpackb(payload)[2] == 0
-        r.process.kill()
+        r.kill()

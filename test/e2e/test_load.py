@@ -161,8 +161,7 @@ def test_killed_a_hundred_times(serve, smollm2, tmp_path):
             body = json.dumps({"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 500, "stream": True}).encode()
             c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             c.recv(10 + i)
-            s.process.kill()
-            s.process.wait()
+            s.kill()
     s = serve(smollm2)
     assert s.request("GET", "/health")[0] == 200
     assert s.stop() == 0

@@ -88,7 +88,7 @@ def test_few_descriptors(binary, smollm2, tmp_path):
             c.close()
         assert s.stop() == 0
     finally:
-        s.process.kill()
+        s.kill()
 
 
 def test_silent_connections_give_way(serve, smollm2):
@@ -98,7 +98,7 @@ def test_silent_connections_give_way(serve, smollm2):
     assert s.request("GET", "/livez")[0] == 200
     assert s.ask("/v1/completions", {"prompt": "A mill", "max_tokens": 1})["choices"]
     print(f"beside 1,100 silent connections: answered after {time.monotonic() - start:.2f} s")
-    silent[0].settimeout(10)
+    silent[0].settimeout(60)
     assert silent[0].recv(1) == b""  # the oldest has gone
     assert s.metric("quern_connections") <= 1024
     silent[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -147,7 +147,7 @@ def test_descriptors_and_silence(serve, smollm2, capsys):
     with capsys.disabled():
         print(f"\nno descriptor left for 30 s: {share:.1%} of a core, {len(log) / 30:.0f} bytes of log a second", end="")
     assert share < 0.2 and len(log) < 1000
-    s.process.kill()
+    s.kill()
     for name, begin in (("nothing", b""), ("half a head", b"GET /livez HTTP/1.1\r\nHo"), ("half a body", post(b"/tokenize", b"{" * 100)[:-50])):
         s = serve(smollm2)
         silent = [s.connect() for _ in range(1100)]
@@ -169,7 +169,7 @@ def test_descriptors_and_silence(serve, smollm2, capsys):
         assert served == 30
         for c in silent:
             c.close()
-        s.process.kill()
+        s.kill()
 
 
 # ---- memory ----
@@ -333,7 +333,7 @@ def test_short_requests_pass_long_ones(serve, smollm2, capsys):
             print(f"\nsix {name}: a short request took {alone:.2f} s alone and {most:.2f} s at most beside them; they took {took:.1f} s, "
                   f"replies {dict(collections.Counter(replies))}", end="")
         assert most < alone + 2
-        s.process.kill()
+        s.kill()
 
 
 # ---- the queue ----

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import RED, BLUE, ask, chunk, drop, finished, fulfil, limit, opened, ready
+from browser import BLUE, RED, ask, chunk, drop, finished, fulfil, limit, opened, reload
 from server import Server
 
 HOSTILE = """<script>window.pwned = 1</script> <img src=x onerror="window.pwned = 2">
@@ -92,8 +92,7 @@ def test_talks_regenerates_edits_and_remembers(page):
     page.click(".turn.user [aria-label='Later version']")
     page.wait_for_selector(".turn.user .versions >> text=2/2")
     kept = page.inner_text("#log")
-    page.reload()
-    ready(page)
+    reload(page)
     page.wait_for_selector(".turn.assistant .meta")
     assert page.inner_text("#log") == kept
     page.keyboard.press("Alt+n")
@@ -181,7 +180,7 @@ def test_images_are_attached_pasted_and_dropped(tab):
     url = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + RED}}
     assert sent[0]["messages"] == [{"role": "user", "content": [url, url, {"type": "text", "text": "What colour?"}]}]
     assert tab.locator(".turn.user .thumbnail").count() == 2 and not tab.is_visible("#strip")
-    tab.reload()  # kept with the conversation
+    reload(tab)  # kept with the conversation
     tab.wait_for_selector(".turn.user .thumbnail")
     tab.set_input_files("#file", {"name": "x.png", "mimeType": "image/png", "buffer": b"no image" * 200000})
     tab.wait_for_selector("#toast >> text=x.png cannot be attached")
@@ -227,8 +226,7 @@ def test_files_become_text(tab):
     tab.set_input_files("#file", [{"name": "a.py", "mimeType": "text/x-python", "buffer": b"print('```')\n"},
                                   {"name": "b.pdf", "mimeType": "application/pdf", "buffer": pdf("A page of text")}])
     tab.wait_for_function("() => document.querySelectorAll('#strip .chip').length == 2")
-    tab.reload()  # a draft has its files, too
-    ready(tab)
+    reload(tab)  # a draft has its files, too
     tab.wait_for_function("() => document.querySelectorAll('#strip .chip').length == 2")
     tab.set_input_files("#file", {"name": "c.bin", "mimeType": "application/octet-stream", "buffer": b"\0\1"})
     tab.wait_for_selector("#toast >> text=neither an image, nor PDF, nor text")
@@ -249,8 +247,7 @@ def test_the_composer_grows_and_keeps_drafts(tab):
     assert tab.locator("#text").bounding_box()["height"] > 3 * low
     assert not tab.is_disabled("#send")
     tab.fill("#text", "a thought that is not sent")
-    tab.reload()
-    ready(tab)
+    reload(tab)
     tab.wait_for_function("() => document.querySelector('#text').value == 'a thought that is not sent'")
     tab.route("**/v1/chat/completions", fulfil("one"))
     tab.press("#text", "Enter")
@@ -261,6 +258,21 @@ def test_the_composer_grows_and_keeps_drafts(tab):
     tab.wait_for_function("() => document.querySelector('#text').value == ''")
     tab.click("#list .open")
     tab.wait_for_function("() => document.querySelector('#text').value == 'a draft of this one'")
+
+
+def test_what_is_typed_while_a_chat_opens_stays(tab):
+    """Typed in the same turn of the page's loop: its store has not answered by then."""
+    sent = []
+    tab.route("**/v1/chat/completions", fulfil("one", sent))
+    tab.evaluate("""() => {
+        document.dispatchEvent(new KeyboardEvent("keydown", { bubbles: true, key: "n", altKey: true }));
+        const text = document.querySelector("#text");
+        text.value = "typed at once";
+        text.dispatchEvent(new Event("input"));
+        return new Promise((later) => setTimeout(later, 200)); }""")
+    tab.press("#text", "Enter")
+    finished(tab)
+    assert sent[0]["messages"][-1]["content"] == "typed at once" and tab.input_value("#text") == ""
 
 
 def test_reasoning_is_folded_with_its_duration(tab):
@@ -333,8 +345,7 @@ def test_an_answer_is_edited_and_a_chat_forked_and_copied(tab):
     tab.wait_for_function("() => document.querySelectorAll('.turn').length == 4")
     tab.click("[aria-label='Delete answer'] >> nth=1")
     tab.wait_for_function("() => document.querySelectorAll('.turn').length == 3")
-    tab.reload()
-    ready(tab)
+    reload(tab)
     tab.wait_for_function("() => document.querySelectorAll('.turn').length == 3")
     assert "Another question" in tab.inner_text("#log")
     old = tab.locator("#list li:not(:has-text('from here'))")
@@ -356,8 +367,7 @@ def test_pages_of_a_pdf_become_images(chromium, page_server):
     seeing = {"id": "eyes", "max_model_len": 8192, "meta": {"capabilities": ["chat", "vision"]}, "status": {"value": "loaded"}}
     with opened(chromium, page_server.url) as page:
         page.route("**/v1/models", lambda r: r.fulfill(json={"object": "list", "data": [seeing]}))
-        page.reload()
-        ready(page)
+        reload(page)
         attach = lambda name, text: page.set_input_files("#file", {"name": name, "mimeType": "application/pdf", "buffer": pdf(text)})
         attach("text.pdf", "A page of text")
         page.wait_for_selector("#strip .chip.pdf")
@@ -407,8 +417,7 @@ def test_history_is_searched_renamed_pinned_and_deleted(tab):
     tab.wait_for_function("() => document.querySelectorAll('#list li').length == 2")
     tab.click("#toast >> text=Undo")
     tab.wait_for_function("() => document.querySelectorAll('#list li').length == 3")
-    tab.reload()
-    ready(tab)
+    reload(tab)
     tab.wait_for_function("() => document.querySelectorAll('#list li').length == 3")
     assert tab.locator("#list .title").first.inner_text() == "Sea animals"
 

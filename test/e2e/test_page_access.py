@@ -6,7 +6,7 @@ from urllib.parse import urlparse
 
 import pytest
 
-from browser import LAN_NAME, ask, finished, focused, fulfil, limit, opened, ready, serious, watched
+from browser import LAN_NAME, ask, finished, focused, fulfil, limit, opened, ready, reload, serious, watched
 from server import Server
 
 RICH = Path(__file__).with_name("page_sample.md").read_text()
@@ -40,8 +40,7 @@ def test_no_key_a_wrong_one_and_the_right_one(chromium, locked):
     page.wait_for_selector(".model-row")
     assert page.locator("#models >> text=Unload").count() == 0 and not page.is_visible("#model-pull")  # not for this key
     page.keyboard.press("Escape")
-    page.reload()  # the key is kept
-    ready(page)
+    reload(page)  # the key is kept
     page.wait_for_selector("#model-name >> text=tiny")
     assert not page.is_visible("#key-dialog")
     page.evaluate("localStorage.setItem('quern.key', 'revoked')")  # while the page is open
@@ -97,7 +96,7 @@ def test_the_models_of_a_folder(chromium, binary, tiny, tmp_path):
         page.click("[aria-label=Regenerate]")
         page.wait_for_selector(".versions >> text=3/3")
         finished(page)
-    s.process.kill()
+    s.kill()
 
 
 def test_plain_http_on_a_name_of_the_network(chromium, binary, tiny):
@@ -114,10 +113,9 @@ def test_plain_http_on_a_name_of_the_network(chromium, binary, tiny):
             page.keyboard.press("Control+a")
             page.keyboard.press("Control+v")
             assert page.input_value("#text") == wanted
-        page.reload()
-        ready(page)
+        reload(page)
         page.wait_for_selector(".turn.assistant >> text=Some text.")
-    s.process.kill()
+    s.kill()
 
 
 def test_the_keyboard_alone(chromium, page_server):
@@ -266,8 +264,7 @@ def test_the_progress_of_loading_and_downloading(chromium, page_server):
     with opened(chromium, page_server.url) as page:
         page.route("**/v1/models", lambda r: r.fulfill(json={"object": "list", "data": [state["now"]]}))
         page.route("**/api/pull", pull)
-        page.reload()
-        ready(page)
+        reload(page)
         page.click("#model-button")
         assert page.wait_for_selector("#models progress").evaluate("n => n.value") == 0.4
         assert "8.0B · Q4_K_M · 5.0 GB · 8K context" in page.inner_text(".model-row") and "vision" in page.inner_text(".badges")

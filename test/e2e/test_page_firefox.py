@@ -46,4 +46,4 @@ def test_talks_formats_and_remembers(firefox, binary, tiny):
         firefox.goto(s.url + "/status")
         firefox.wait("document.querySelector('.pill.good') && document.querySelectorAll('.plot').length >= 6")
     finally:
-        s.process.kill()
+        s.kill()

@@ -1,12 +1,11 @@
 """Nothing that was written in the chat page is lost: tabs, reloads, restarts, many conversations, a full storage."""
 import json
-import signal
 import socket
 import threading
 
 import pytest
 
-from browser import ask, finished, fulfil, opened, ready, watched
+from browser import ask, finished, fulfil, opened, ready, reload, watched
 from server import Server, events, until
 
 FILL = """([count, size]) => new Promise((done, failed) => {
@@ -71,8 +70,7 @@ def test_two_tabs_keep_what_both_write(chromium, page_server):
         one.click("#list li:has-text('only in two') .menu-button")
         one.click(".menu >> text=Delete")
         two.wait_for_selector("#toast >> text=deleted in another tab")
-        one.reload()
-        ready(one)
+        reload(one)
         one.wait_for_function("() => document.querySelectorAll('#list li').length == 1")
         assert one.problems == [] and two.problems == []
 
@@ -137,8 +135,7 @@ def test_a_reload_in_the_middle_of_a_stream(chromium, page_server):
         page.route("**/v1/chat/completions", endless)
         ask(page, "Go on and on")
         stream = stream_id(page)
-        page.reload()
-        ready(page)
+        reload(page)
         finished(page)
         assert page.locator(".turn").count() == 2 and "interrupted" not in page.inner_text(".turn.assistant")
         assert len(posts(page)) == 1 and any(u.endswith(stream) for u in page.requests)
@@ -153,8 +150,7 @@ def test_an_answer_whose_stream_is_gone_can_be_continued(chromium, page_server):
         page.route("**/v1/streams/*", lambda r: r.fulfill(status=404, json={"error": {"message": "there is no such stream"}}))
         ask(page, "Go on and on")
         stream_id(page)
-        page.reload()
-        ready(page)
+        reload(page)
         page.wait_for_selector("text=This answer was interrupted")
         page.unroute("**/v1/streams/*")
         before = text(page)
@@ -246,8 +242,7 @@ def test_a_restart_of_the_server_in_the_middle_of_a_stream(chromium, binary, tin
         page.route("**/v1/chat/completions", endless)
         ask(page, "Go on and on")
         page.wait_for_function("() => document.querySelector('.turn.assistant .markdown')?.textContent.length > 60")
-        server.process.send_signal(signal.SIGKILL)
-        server.process.wait()
+        server.kill()
         page.wait_for_selector("#banner-offline:not([hidden]) >> text=The server does not answer")
         before = text(page)
         assert page.locator("text=network error").count() == 0 and len(before) > 40
@@ -260,15 +255,14 @@ def test_a_restart_of_the_server_in_the_middle_of_a_stream(chromium, binary, tin
             page.keyboard.press("Escape")
             finished(page)
         finally:
-            again.process.kill()
+            again.kill()
 
 
 @pytest.mark.slow
 def test_five_hundred_conversations(chromium, page_server):
     with opened(chromium, page_server.url) as page:
         page.evaluate(FILL, [500, 2000])
-        page.reload()
-        ready(page)
+        reload(page)
         page.wait_for_selector("#list li")
         assert page.locator("#list li").count() < 150  # the rest when it is scrolled to
         page.evaluate("() => { const l = document.querySelector('#list'); const t = setInterval(() => l.scrollTop = l.scrollHeight, 30); setTimeout(() => clearInterval(t), 20000); }")
@@ -303,8 +297,7 @@ def test_a_full_storage_says_so_and_loses_nothing(chromium, page_server):
         ask(page, "there is room again")
         page.wait_for_selector("#banner-full", state="hidden")
         finished(page)
-        page.reload()
-        ready(page)
+        reload(page)
         page.wait_for_function("() => document.querySelectorAll('#list li').length == 2")
         assert page.locator(".turn").count() == 4
 
@@ -314,8 +307,7 @@ def test_conversations_of_the_earlier_page_are_taken_over(chromium, page_server)
     with opened(chromium, page_server.url) as page:
         page.evaluate("""() => localStorage.setItem("quern.conversations", JSON.stringify([{ id: "1", title: "Old one", model: "m",
             system: "Be kind.", turns: [{ role: "user", content: "hello" }, { role: "assistant", content: "hi", reasoning: "greet" }] }]))""")
-        page.reload()
-        ready(page)
+        reload(page)
         page.click("#list >> text=Old one")
         page.wait_for_selector(".turn.assistant >> text=hi")
         assert page.evaluate("localStorage.getItem('quern.conversations')") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from browser import ask, chunk, finished, focused, opened, ready, serious
+from browser import ask, chunk, finished, focused, opened, reload, serious
 from server import Server, until
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
@@ -36,7 +36,7 @@ def tools(request, binary, tiny):
     until(there)
     yield s, url
     mcp.kill()
-    s.process.kill()
+    s.kill()
 
 
 def calls(url):
@@ -99,8 +99,7 @@ def test_tools_are_off_until_they_are_allowed(chromium, tools):
         ask(page, "4 + 4?")
         finished(page)
         assert calls(url) == "add,add,add" and sent[-1]["messages"][-1]["content"] == "8"
-        page.reload()  # calls stay with the conversation
-        ready(page)
+        reload(page)  # calls stay with the conversation
         page.wait_for_function("() => document.querySelectorAll('.call').length == 4")
         page.click(".call summary >> nth=0")
         assert "5" in page.inner_text(".call >> nth=0")

@@ -15,7 +15,7 @@ import pytest
 from server import until
 from test_ranks import DATA, model_of, tokens_of
 
-QUICK = 10  # seconds within which survivors have ended
+QUICK = 60  # seconds within which survivors have ended, on a busy machine too
 
 
 def free_port():
@@ -34,7 +34,7 @@ def leader_worker_set(rank, size, port):
 
 
 def stream_from(port, prompt, tokens):
-    s = socket.create_connection(("127.0.0.1", port), timeout=30)
+    s = socket.create_connection(("127.0.0.1", port), timeout=60)
     body = '{"prompt": "%s", "max_tokens": %d, "stream": true, "ignore_eos": true}' % (prompt, tokens)
     s.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
               f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -44,16 +44,17 @@ def stream_from(port, prompt, tokens):
 class Ranks:
     """Ranks(binary, 2, "serve", model): all of them started, rank 0 first."""
 
-    def __init__(self, binary, size, *args, names=torchrun, wait=4, each=None, **env):
+    def __init__(self, binary, size, *args, names=torchrun, wait=60, each=None, **env):
         self.meet, self.http = free_port(), free_port()
         args = [*map(str, args)] + (["--port", str(self.http), "--no-state"] if args[0] == "serve" else [])
-        self.processes, self.texts = [], [[] for _ in range(size)]
+        self.processes, self.readers, self.texts = [], [], [[] for _ in range(size)]
         for rank in range(size):
             words = [*args] if not each or rank not in each else [each[rank] if a == str(args[1]) else a for a in args]
             own = {**os.environ, **names(rank, size, self.meet), "QUERN_RANK_WAIT": str(wait), **env}
             self.processes.append(subprocess.Popen([str(binary), *map(str, words), "--threads", "1"], env=own, text=True,
                                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-            threading.Thread(target=self.read, args=(rank,), daemon=True).start()
+            self.readers.append(threading.Thread(target=self.read, args=(rank,), daemon=True))
+            self.readers[-1].start()
 
     def read(self, rank):
         for line in self.processes[rank].stderr:
@@ -72,12 +73,13 @@ class Ranks:
     def kill(self, rank):
         self.processes[rank].send_signal(signal.SIGKILL)
 
-    def ended(self, lost):
-        """The exit codes of the survivors, and how long it took."""
-        began = time.time()
-        codes = [p.wait(QUICK) for i, p in enumerate(self.processes) if i != lost]
-        time.sleep(0.05)  # the readers' last lines
-        return codes, time.time() - began
+    def ended(self, lost=None):
+        """The exit codes of the survivors; all that they have said is there."""
+        left = [i for i in range(len(self.processes)) if i != lost]
+        codes = [self.processes[i].wait(QUICK) for i in left]
+        for i in left:
+            self.readers[i].join(QUICK)
+        return codes
 
     def close(self):
         for p in self.processes:
@@ -121,7 +123,7 @@ def test_tcp_ranks_give_the_logits_of_one_process(ranks, quern, name, size, name
     one = quern(*words).json()
     team = ranks(size, *words, *flags, names=names)
     out = team.processes[0].stdout.read()
-    assert [p.wait(QUICK) for p in team.processes] == [0] * size, team.err()
+    assert team.ended() == [0] * size, team.err()
     close_to(json.loads(out), one)
 
 
@@ -158,10 +160,9 @@ PHASES = ["load", "prefill", "decode", "idle"]
 
 
 def killed(ranks, tiny, phase):
-    team = ranks(3, "serve", *tiny)
+    team = ranks(3, "serve", *tiny, wait=4 if phase == "load" else 60)
     stream = kill_in(phase, team)
-    codes, seconds = team.ended(lost=1)
-    assert codes == [70, 70] and seconds < QUICK, (codes, team.err())
+    assert team.ended(lost=1) == [70, 70], team.err()
     assert "rank 1" in team.err() or "have not come: 1" in team.err()
     is_cut(stream)
     team.close()
@@ -265,8 +266,7 @@ def test_a_stopped_rank_counts_as_lost(ranks, tiny, rank):
     team = ranks(2, "serve", *tiny)
     team.ready()
     team.processes[rank].send_signal(signal.SIGSTOP)
-    codes, seconds = team.ended(lost=rank)
-    assert codes == [70] and seconds < QUICK
+    assert team.ended(lost=rank) == [70]
     assert f"rank {rank} of 2 is lost: it has given no sign of life" in team.err(1 - rank)
 
 
@@ -274,7 +274,7 @@ def test_a_stopped_rank_counts_as_lost(ranks, tiny, rank):
 
 def test_another_model_on_a_rank(ranks):
     team = ranks(2, "logits", DATA / "llama", "--tokens", "1,2,3", each={1: DATA / "mistral"})
-    assert [p.wait(QUICK) for p in team.processes] == [70, 70]
+    assert team.ended() == [70, 70]
     assert "rank 1 has another model, or other options for it than rank 0" in team.err()
 
 
@@ -284,7 +284,7 @@ def test_a_file_with_other_contents_on_a_rank(ranks, tmp_path):
     data[-1] ^= 0x10
     (other / "model.safetensors").write_bytes(data)
     team = ranks(2, "logits", DATA / "llama", "--tokens", "1,2,3", each={1: other})
-    assert [p.wait(QUICK) for p in team.processes] == [70, 70]
+    assert team.ended() == [70, 70]
     assert "rank 1 has a model file with other contents" in team.err()
 
 
@@ -300,17 +300,22 @@ def greeting(version="0.1.0", key=b"", rank=1, size=2, magic=b"quernrk1"):
 
 
 def meet(port):
-    for _ in range(100):
+    """A connection to rank 0, once it listens."""
+    met = []
+
+    def connect():
         try:
-            return socket.create_connection(("127.0.0.1", port), timeout=10)
+            met.append(socket.create_connection(("127.0.0.1", port), timeout=60))
         except OSError:
-            time.sleep(0.05)
-    pytest.fail("rank 0 does not listen")
+            return False
+        return True
+    until(connect)
+    return met[0]
 
 
 def test_strangers_are_turned_away_and_a_late_rank_is_not(binary, quern):
     port, words = free_port(), ["logits", DATA / "llama", "--exact", "--json", "--tokens", "1,2,3", "--threads", "1"]
-    env = {**os.environ, "QUERN_RANK_WAIT": "20", "QUERN_RANK_KEY": "stone"}
+    env = {**os.environ, "QUERN_RANK_WAIT": "60", "QUERN_RANK_KEY": "stone"}
     first = subprocess.Popen([binary, *words], env={**env, **torchrun(0, 2, port)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              text=True)
     for bytes_ in (b"GET / HTTP/1.1\r\n\r\n" + b"x" * 200, greeting(), greeting(key=b"sand")):
@@ -318,8 +323,8 @@ def test_strangers_are_turned_away_and_a_late_rank_is_not(binary, quern):
             s.sendall(bytes_)
             assert stream_part(s) == b""
     time.sleep(1)
-    second = subprocess.run([binary, *words], env={**env, **torchrun(1, 2, port)}, capture_output=True, timeout=30)
-    out, err = first.communicate(timeout=30)
+    second = subprocess.run([binary, *words], env={**env, **torchrun(1, 2, port)}, capture_output=True, timeout=60)
+    out, err = first.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0), err
     assert err.count("turned away") == 3
     close_to(json.loads(out), quern(*words).json())
@@ -328,7 +333,7 @@ def test_strangers_are_turned_away_and_a_late_rank_is_not(binary, quern):
 def test_another_version_on_a_rank(binary):
     port = free_port()
     first = subprocess.Popen([binary, "logits", DATA / "llama", "--tokens", "1,2"], stderr=subprocess.PIPE, text=True,
-                             env={**os.environ, **torchrun(0, 2, port), "QUERN_RANK_WAIT": "20"})
+                             env={**os.environ, **torchrun(0, 2, port), "QUERN_RANK_WAIT": "60"})
     with meet(port) as s:
         s.sendall(greeting(version="9.9"))
         assert b"rank 1 has quern 9.9" in stream_part(s)
@@ -345,5 +350,5 @@ def test_an_environment_that_names_no_rank(quern, env):
 
 def test_ranks_and_processes_that_do_not_match(ranks):
     team = ranks(2, "logits", DATA / "llama", "--tokens", "1,2", "--tensor-parallel", "3")
-    assert team.processes[0].wait(QUICK) == 64
-    until(lambda: "make 3 ranks, and there are 2 processes" in team.err(), 5)
+    assert team.ended()[0] == 64
+    assert "make 3 ranks, and there are 2 processes" in team.err()

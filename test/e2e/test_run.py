@@ -255,6 +255,7 @@ def test_bench(quern, smollm2):
     assert [(r["test"], r["n"], r["batch"]) for r in rows] == [("prefill", 16, 1), ("decode", 4, 1), ("decode", 4, 2)]
     for r in rows:
         assert r["tok_s"] > 0 and r["gb_s"] > 0 and 0 < r["share"] and r["depth"] == 8 and r["device"] == "cpu"
+        assert r["result"] == "logits"
     rows = quern("bench", smollm2, "-p", "16", "-n", "0", "-t", "1,2", "-r", "1", "--json").json()
     assert [r["threads"] for r in rows] == [1, 2]
     assert quern("bench", smollm2, "-t", "many").code == 64

@@ -213,6 +213,5 @@ def test_without_the_broker(binary, smollm2, tmp_path):
 def test_the_broker_ends_with_the_server(binary, smollm2, tmp_path):
     s = Server(binary, smollm2, "--device", "cpu")
     helper = broker(s)
-    s.process.kill()
-    s.process.wait()
+    s.kill()
     until(lambda: not os.path.exists(f"/proc/{helper}") or "State:\tZ" in open(f"/proc/{helper}/status").read())

@@ -388,7 +388,7 @@ def test_counters_balance(server, client):
 def test_keys_then_sigterm_with_running_streams(binary, smollm2, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("# who\nsecret-one\nsecret-two\n")
-    server = Server(binary, smollm2, *OPTIONS, "--api-key-file", str(keys), "--slots", "4")
+    server = Server(binary, smollm2, *OPTIONS, "--api-key-file", str(keys), "--slots", "4", "--grace", "600")
     try:
         for path in ("/health", "/livez", "/readyz", "/"):
             assert server.request("GET", path)[0] == 200
@@ -416,7 +416,24 @@ def test_keys_then_sigterm_with_running_streams(binary, smollm2, tmp_path):
             assert last["choices"][0]["finish_reason"] == "length"
         assert server.process.wait(60) == 0
     finally:
-        server.process.kill()
+        server.kill()
+
+
+def test_replies_that_outlast_the_grace_end_with_an_error(serve, smollm2):
+    server = serve(smollm2, *OPTIONS, "--grace", "0")
+    body = {"messages": HI, "max_tokens": 100_000, "ignore_eos": True, "truncation": "auto"}
+    ask = lambda **more: b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+        len(data := json.dumps(body | more).encode()), data)
+    with server.connect() as stream, server.connect() as whole:
+        whole.sendall(ask())
+        stream.sendall(ask(stream=True))
+        begun = stream.recv(4096)
+        until(lambda: server.metric("quern_running") == 2)
+        server.process.send_signal(signal.SIGTERM)
+        assert events(parse(begun + read_all(stream))[2])[-1]["error"]["message"] == "the server is shutting down"
+        status, _, reply = parse(read_all(whole))
+        assert status == 503 and b"the server is shutting down" in reply
+    assert server.process.wait(60) == 0
 
 
 def test_a_bind_that_others_can_reach_needs_a_key(quern, smollm2):

@@ -31,7 +31,7 @@ class UnixConnection(http.client.HTTPConnection):
 
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
+        self.sock.settimeout(60)
         self.sock.connect(self.path)
 
 
@@ -114,7 +114,7 @@ def test_systemd_hears_of_it(binary, smollm2, tmp_path):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hears:
         hears.bind(path)
-        hears.settimeout(30)
+        hears.settimeout(60)
         p, _ = start(binary, smollm2, "--port", 0, env={"NOTIFY_SOCKET": path})
         heard = [hears.recv(100) for _ in range(3)]
         assert heard.count(b"READY=1") == 1 and heard.count(b"WATCHDOG=1") == 2

@@ -26,9 +26,7 @@ def start(binary, smollm2, tmp_path):
         return running[-1]
     yield run
     for s in running:
-        if s.process.poll() is None:
-            s.process.kill()
-            s.process.wait()
+        s.kill()
 
 
 def ask(server, key, **more):
@@ -65,8 +63,7 @@ def test_usage_and_quotas(start, quern, tmp_path):
     assert everything[3, ""]["errors"] == 1 and everything[3, ""]["read"] == 0
     assert server.request("GET", "/usage?since=yesterday", Authorization="Bearer root")[0] == 400
     # what was told is there after a kill; the quota too
-    server.process.kill()
-    server.process.wait()
+    server.kill()
     server = start()
     assert rows(server, "root") == everything and ask(server, "alpha")[0] == 429
     # the program beside it

@@ -94,7 +94,7 @@ static void answer_alone(struct seq *s, const struct ask *a, struct answer *out)
     struct err e = {0};
     struct sampler *sampler;
     seq_truncate(s, 0);
-    assert_int_equal(sampler_open(&sampler, &a->r.sampler, s->runner->plan->out_width, &e), 0);
+    assert_int_equal(sampler_open(&sampler, &a->r.sampler, s->runner->plan->out_width, NULL, &e), 0);
     int failed = seq_feed(s, a->r.prompt, a->r.n, &e);
     for (out->n = 0; !failed && out->n < a->r.most; out->n++) {
         const float *logits = runner_results(s->runner, &e);

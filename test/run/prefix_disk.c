@@ -20,6 +20,7 @@ enum { CTX = 160, PAGE = RUNNER_PAGE, PROMPT = 4 * PAGE + 9 };
 
 static char folder[] = "/tmp/quern-disk-XXXXXX";
 
+/* The pages. A file that is still written has another name, and that is gone in a moment. */
 static void each_file(void (*visit)(const char *path, void *arg), void *arg)
 {
     DIR *d = opendir(folder);
@@ -27,7 +28,8 @@ static void each_file(void (*visit)(const char *path, void *arg), void *arg)
     for (struct dirent *f; (f = readdir(d));) {
         char path[512];
         snprintf(path, sizeof path, "%s/%s", folder, f->d_name);
-        if (f->d_name[0] != '.')
+        size_t n = strlen(f->d_name);
+        if (n > 3 && !strcmp(f->d_name + n - 3, ".kv"))
             visit(path, arg);
     }
     closedir(d);
@@ -278,23 +280,30 @@ static void damaged(void **state)
     assert_same_logits();
 }
 
+/* The file of a prompt's first page. */
+static void page_path(char path[512], const struct prefix_disk *d, uint32_t seed)
+{
+    int32_t ids[PROMPT];
+    prompt_of(ids, seed);
+    struct digest name = prefix_disk_name(d, prefix_disk_root(d, 0), ids, PAGE);
+    snprintf(path, 512, "%s/%016llx%016llx.kv", folder, (unsigned long long)name.hi,
+             (unsigned long long)name.lo);
+}
+
 /* Not a page at all: an empty file, a folder, a link, another one's page. */
 static void strangers(void **state)
 {
     (void)state;
     struct one o;
-    int32_t ids[PROMPT];
-    char path[512];
+    char path[512], other[512];
     each_file(remove_one, NULL);
     one_open(&o, &usual);
-    prompt_of(ids, 1);
     struct prefix_disk *d;
     struct err e = {0};
     struct engine_options eo = {.cache_dir = folder};
     assert_int_equal(engine_open_disk(&d, o.l, &eo, &e), 0);
-    struct digest root = prefix_disk_root(d, 0), name = prefix_disk_name(d, root, ids, PAGE);
-    snprintf(path, sizeof path, "%s/%016llx%016llx.kv", folder, (unsigned long long)name.hi,
-             (unsigned long long)name.lo);
+    page_path(path, d, 1);
+    page_path(other, d, 3);
     prefix_disk_close(d);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_int_equal(ask(&o, 1, NULL), 0);
@@ -306,11 +315,6 @@ static void strangers(void **state)
     unlink(path);
     /* a page of other tokens under this name: whole, and not the one */
     ask_fresh(&usual, 3, NULL);
-    char other[512];
-    prompt_of(ids, 3);
-    struct digest wrong = prefix_disk_name(d, root, ids, PAGE);
-    snprintf(other, sizeof other, "%s/%016llx%016llx.kv", folder, (unsigned long long)wrong.hi,
-             (unsigned long long)wrong.lo);
     assert_int_equal(rename(other, path), 0);
     assert_int_equal(ask_fresh(&usual, 1, later), 0);
     each_file(remove_one, NULL);

@@ -32,7 +32,7 @@ static void draw(const struct sampler_params *p, const int32_t *history, size_t 
     float logits[VOCAB];
     for (int i = 0; i < VOCAB; i++)
         logits[i] = logf(P[i]) + 3;
-    assert_int_equal(sampler_open(&s, p, VOCAB, &e), 0);
+    assert_int_equal(sampler_open(&s, p, VOCAB, NULL, &e), 0);
     memset(share, 0, VOCAB * sizeof *share);
     for (uint64_t pos = 0; pos < DRAWS; pos++) {
         int32_t id = sampler_pick(s, logits, history, n, pos, NULL, &e);
@@ -184,7 +184,7 @@ static void test_short_ways(void **state)
         p.min_p = next(&at) < 0.4 ? 0 : next(&at) < 0.1 ? 1 : 0.2 * next(&at);
         p.bias = bias;
         p.biases = next(&at) < 0.4 ? 2 : 0;
-        assert_int_equal(sampler_open(&s, &p, vocab, &e), 0);
+        assert_int_equal(sampler_open(&s, &p, vocab, NULL, &e), 0);
         int32_t got = sampler_pick(s, logits, NULL, 0, round, masked ? mask : NULL, &e);
         int32_t want = plainly(&p, logits, vocab, masked ? mask : NULL, round);
         if (got != want)
@@ -205,10 +205,10 @@ static void test_plain_best(void **state)
     struct err e = {0};
     plain(&p);
     p.temperature = 0;
-    assert_int_equal(sampler_open(&fast, &p, VOCAB, &e), 0);
+    assert_int_equal(sampler_open(&fast, &p, VOCAB, NULL, &e), 0);
     p.bias = &none; /* adds nothing, but has to be added */
     p.biases = 1;
-    assert_int_equal(sampler_open(&slow, &p, VOCAB, &e), 0);
+    assert_int_equal(sampler_open(&slow, &p, VOCAB, NULL, &e), 0);
     const float cases[][VOCAB] = {
         {1, 3, 2, 3, -INFINITY, 0, -1, 2},
         {-INFINITY, -9, -INFINITY, -9},
@@ -239,10 +239,10 @@ static void test_plain_best_of_many(void **state)
     srand(7);
     plain(&p);
     p.temperature = 0;
-    assert_int_equal(sampler_open(&fast, &p, MANY, &e), 0);
+    assert_int_equal(sampler_open(&fast, &p, MANY, NULL, &e), 0);
     p.bias = &none;
     p.biases = 1;
-    assert_int_equal(sampler_open(&slow, &p, MANY, &e), 0);
+    assert_int_equal(sampler_open(&slow, &p, MANY, NULL, &e), 0);
     for (int round = 0; round < 2000; round++) {
         float logits[MANY];
         uint32_t mask[(MANY + 31) / 32];
@@ -345,9 +345,11 @@ static void test_seed(void **state)
         logits[i] = logf(P[i]);
     plain(&p);
     p.seed = 42;
-    assert_int_equal(sampler_open(&a, &p, VOCAB, &e) | sampler_open(&b, &p, VOCAB, &e), 0);
+    struct sampler_room *room; /* all three share it */
+    assert_int_equal(sampler_room_open(&room, VOCAB, &e), 0);
+    assert_int_equal(sampler_open(&a, &p, VOCAB, room, &e) | sampler_open(&b, &p, VOCAB, room, &e), 0);
     p.seed = 43;
-    assert_int_equal(sampler_open(&c, &p, VOCAB, &e), 0);
+    assert_int_equal(sampler_open(&c, &p, VOCAB, room, &e), 0);
     int differ = 0, last = 0;
     for (uint64_t pos = 0; pos < 200; pos++) {
         int32_t x = sampler_pick(a, logits, NULL, 0, pos, NULL, &e);
@@ -374,6 +376,7 @@ static void test_seed(void **state)
     sampler_close(a);
     sampler_close(b);
     sampler_close(c);
+    sampler_room_close(room);
 }
 
 static void test_refused(void **state)
@@ -421,7 +424,7 @@ static void test_large(void **state)
     logits[9] = 21;
     plain(&p);
     p.top_p = 0.7;
-    assert_int_equal(sampler_open(&s, &p, N, &e), 0);
+    assert_int_equal(sampler_open(&s, &p, N, NULL, &e), 0);
     for (uint64_t pos = 0; pos < 50; pos++) {
         int32_t id = sampler_pick(s, logits, NULL, 0, pos, NULL, &e);
         assert_true(id == 7 || id == 9);

@@ -149,7 +149,9 @@ static int child_calls(void)
     MUST(!sandbox_enter(&s, &e));
     REFUSED(execv(words[0], words), EPERM);
     REFUSED(fork(), EPERM);
+#ifdef SYS_vfork /* not on ARM64 */
     REFUSED(syscall(SYS_vfork), EPERM);
+#endif
     REFUSED(syscall(SYS_clone3, NULL, 0), ENOSYS);
     REFUSED(ptrace(PTRACE_ATTACH, getppid(), 0, 0), EPERM);
     REFUSED(syscall(SYS_process_vm_readv, getppid(), NULL, 0, NULL, 0, 0), EPERM);
