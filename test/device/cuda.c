@@ -122,8 +122,22 @@ static void test_launch_table(void **state)
                 assert_true(how.grid.threads <= 32 * GEMM_DEEP && each * how.split * 32 == how.grid.threads);
                 assert_true(how.grid.x * each >= strips && (!paired || each % 2 == 0));
             }
-    /* many rows: every unit has a block, and blocks that wait for each other are on the card together */
+    /* up to 64 rows: the same, and what is staged fits */
     g.shared_block = 227 << 10;
+    for (uint32_t m = 2; m <= 64; m += 5)
+        for (uint32_t strips = 2; strips < 10000; strips += 2 * (strips / 20 + 1))
+            for (uint32_t k = 256; k <= 28672; k += 2816)
+                for (int paired = 0; paired < 2; paired++) {
+                    struct gpu_gemm how = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, strips, k, paired);
+                    uint32_t each = how.grid.threads / 32 / how.split;
+                    assert_true(how.split <= (k + 255) / 256 && each * how.split * 32 == how.grid.threads);
+                    assert_true(how.grid.x * each >= strips && (!paired || each % 2 == 0));
+                    assert_true(how.grid.shared <= 215 << 10);
+                    assert_true(
+                        how.kernel != K_GEMM_STAGED_FEW ||
+                        (how.grid.x <= 132 && how.grid.threads <= 32 * GEMM_FEW && how.split <= GEMM_PARTS));
+                }
+    /* many rows: every unit has a block, and blocks that wait for each other are on the card together */
     for (uint32_t units = 2; units < 3000; units += units < 200 ? 2 : 90)
         for (uint32_t k = 32; k <= 16384; k += 992)
             for (uint32_t m = 17; m <= 512; m += m < 129 ? 16 : 128) {
@@ -145,7 +159,7 @@ static void test_launch_table(void **state)
     for (uint32_t pairs = 1; pairs < 2000; pairs += pairs < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999)
             for (uint32_t dim = 64; dim <= 256; dim += 32) {
-                struct gpu_decode how = gpu_decode_choose(&g, 16, dim, pairs, keys, 0);
+                struct gpu_decode how = gpu_decode_choose(&g, 16, dim, pairs, keys, keys % 2, 0);
                 assert_true(how.stages >= 1 && how.stages <= 3 && how.shared <= 215 << 10);
                 assert_true(how.splits >= 1 && how.splits <= GPU_SPLITS_MOST);
                 assert_true(how.splits == 1 || pairs * how.splits <= gpu_decode_parts(&g, pairs));
@@ -167,8 +181,13 @@ static void test_launch_table(void **state)
                     3 * how.shared <= (uint32_t)g.shared_block);
         g.wide = false;
     }
+    /* blocks that finish their heads have one stage and all keys, where that costs less than a launch */
+    assert_true(gpu_decode_choose(&g, 8, 128, 64, 128, false, 0).stages > 1);
+    assert_int_equal(gpu_decode_choose(&g, 8, 128, 64, 128, true, 0).stages, 1);
+    assert_int_equal(gpu_decode_choose(&g, 8, 128, 64, 128, true, 0).splits, 1);
+    assert_true(gpu_decode_choose(&g, 8, 128, 64, 4096, true, 0).stages > 1);
     g.shared_block = 99 << 10; /* a card with less */
-    assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, 0).stages, 1);
+    assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, false, 0).stages, 1);
     g.wide = true;
     assert_true(gpu_is_many(&g, FMT_Q8_0, 33) && !gpu_is_many(&g, FMT_Q8_0, 32) &&
                 gpu_is_many(&g, FMT_F16, 64) && !gpu_is_many(&g, FMT_Q4_K_TILE, 32) &&

@@ -646,6 +646,7 @@ static uint32_t heads_launches(uint32_t rows, uint32_t kernel, uint32_t splits, 
     struct pass_test t;
     start(&t, rows);
     t.c.single = 1;
+    t.c.seqs = rows;
     t.ops[1] = (struct op){.kind = OP_OUT, .out = {.in = {read_later ? 2 : 1, 0}}};
     struct launch *l = put(&t, K_QKV, ARGS_QKV);
     l->a.qkv =
@@ -671,9 +672,11 @@ static void test_finish_heads(void **state)
 {
     (void)state;
     assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 2, false), 2);
-    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 16, 2, false), 4);   /* too many would repeat it */
-    assert_int_equal(heads_launches(1, K_ATTN_FAR + 2, 1, 2, false), 3);    /* many keys */
-    assert_int_equal(heads_launches(2, K_ATTN_FEW + 2, 1, 2, false), 3);    /* more rows */
+    assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 16, 2, false), 4); /* too many would repeat it */
+    assert_int_equal(heads_launches(1, K_ATTN_FAR + 2, 1, 2, false), 3);  /* many keys */
+    assert_int_equal(heads_launches(32, K_ATTN_FEW + 2, 1, 2, false), 2);
+    assert_int_equal(heads_launches(200, K_ATTN_FEW + 2, 1, 2, false),
+                     3); /* more blocks than there are at once */
     assert_int_equal(heads_launches(1, K_ATTN_DECODE + 2, 1, 2, false), 3); /* more queries */
     assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 0, false), 3);    /* K and V of another layer */
     assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 2, true), 3);     /* another operation reads Q */
@@ -762,7 +765,7 @@ static void test_choose_kernels(void **state)
                 {1, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
                 {8, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE, false},
                 {16, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 1, false},
-                {32, PACK_LANES, K_GEMM + 4 * FMT_Q4_K_TILE + 2, false},
+                {32, PACK_LANES, K_GEMM_STAGED_FEW, false},
                 {32, PACK_ROWS, K_GEMM_MANY, false},
                 {64, PACK_ROWS, K_GEMM_MANY + 1, false},
                 {65, PACK_ROWS, K_GEMM_MANY + 2, false}};

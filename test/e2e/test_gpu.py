@@ -2,6 +2,7 @@
 computes nothing stands in for it, so these are not about numbers."""
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -143,3 +144,12 @@ def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):
     assert "Seccomp:\t2" in open(f"/proc/{s.process.pid}/status").read()
     assert 'device="cuda' in s.request("GET", "/metrics")[2].decode()
     assert s.stop() == 0
+
+
+def test_gpu_check_builds_what_it_includes():
+    """scripts/gpu-check compiles folders by name, on machines without CMake: all that their sources include must be among them."""
+    folders = re.search(r"src/\{([a-z/,]+)\}/\*\.c", (ROOT / "scripts" / "gpu-check").read_text()).group(1).split(",")
+    for folder in folders:
+        for source in (ROOT / "src" / folder).glob("*.[ch]"):
+            for header in re.findall(r'^#include "(\w[\w/]*)/\w+\.h"', source.read_text(), re.M):
+                assert header in folders, f"{source.name} includes {header}"

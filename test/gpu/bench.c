@@ -3,6 +3,8 @@
  *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
+ *   gpu_bench product OUTPUTS COLUMNS ROWS   one of them
+ *   gpu_bench few                  the same for every way to share the work of gemm_staged_few
  *   gpu_bench many                 the same for every way to share the work of gemm_many, for many_cost of variants.c */
 #include "device/split.h"
 #include "rig.h"
@@ -19,12 +21,14 @@ struct preset {
     const char *name;
     uint32_t layers, width, heads, kv_heads, dim, ffn, vocab;
     bool tied, bias;
+    uint32_t experts, used;
 };
 
 static const struct preset presets[] = {
-    {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256, false, false},
-    {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936, true, true},
-    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, true, false},
+    {"llama3-8b", 32, 4096, 32, 8, 128, 14336, 128256, false, false, 0, 0},
+    {"qwen2.5-1.5b", 28, 1536, 12, 2, 128, 8960, 151936, true, true, 0, 0},
+    {"llama3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, true, false, 0, 0},
+    {"qwen3-30b-a3b", 12, 2048, 32, 4, 128, 768, 151936, false, false, 128, 8}, /* a quarter of its layers */
 };
 
 /* As the recipe Q4_K_M mixes its types: Q6_K for the head, and for V and down of some layers. */
@@ -39,6 +43,25 @@ static struct linear slab_linear(struct rig *r, uint32_t type, uint32_t n, uint3
 {
     return (struct linear){.weight = rig_slab(r, type, n, k, 1),
                            .bias = bias ? rig_vector(r, n, 0, 0.1f) : 0};
+}
+
+static void add_experts(struct rig *r, const struct preset *p, uint32_t base, uint32_t l, struct tail t)
+{
+    const uint32_t down = type_of(p, base, l, true);
+    plan_add(&r->plan, OP_MOE, l)->moe =
+        (struct op_moe){.in = t.residual,
+                        .norm = rig_norm(r, NORM_RMS, p->width),
+                        .router.weight = rig_matrix(r, DTYPE_F32, p->experts, p->width, 1, 0.03f),
+                        .gate.weight = rig_slab(r, base, p->ffn, p->width, p->experts),
+                        .up.weight = rig_slab(r, base, p->ffn, p->width, p->experts),
+                        .down.weight = rig_slab(r, down, p->width, p->ffn, p->experts),
+                        .act = ACT_SILU,
+                        .gating = GATING_SOFTMAX,
+                        .experts = p->experts,
+                        .used = p->used,
+                        .normalise = true,
+                        .weight_scale = 1,
+                        .tail = t};
 }
 
 static void build(struct rig *r, const struct preset *p, uint32_t base)
@@ -77,6 +100,10 @@ static void build(struct rig *r, const struct preset *p, uint32_t base)
                                                                 .causal = true};
         plan_add(&r->plan, OP_OUT, l)->out =
             (struct op_out){.in = a, .linear = slab_linear(r, base, p->width, qn, false), .tail = t};
+        if (p->experts) {
+            add_experts(r, p, base, l, t);
+            continue;
+        }
         plan_add(&r->plan, OP_FFN, l)->ffn =
             (struct op_ffn){.in = x,
                             .norm = rig_norm(r, NORM_RMS, p->width),
@@ -486,10 +513,27 @@ static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
         }
 }
 
-static int bench_kernels(bool many)
+/* Products of 32 rows: as chosen, and every way to share the work of gemm_staged_few. */
+static void few_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at)
+{
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++) {
+        const uint32_t m = 32, strips = gpu_blocks(shapes[s].n, TILE_ROWS), k = shapes[s].k;
+        struct gpu_gemm how = gpu_gemm_choose(&g->profile, fmt, m, strips, k, false);
+        printf("%-5s %6ux%-5u chosen %.2f |", name, shapes[s].n, k,
+               time_product(g, at, fmt, shapes[s], m, &how));
+        for (uint32_t each = 1; each <= GEMM_FEW; each++)
+            for (uint32_t split = 1; split * each <= GEMM_FEW && split <= k / TILE_COLS; split++)
+                if (gpu_gemm_few_as(&g->profile, strips, each, split, &how) && each * split >= 4 &&
+                    how.grid.x <= 2 * (uint32_t)g->profile.sms && how.grid.x * 2 >= (uint32_t)g->profile.sms)
+                    printf(" %u:%u %.2f", each, split, time_product(g, at, fmt, shapes[s], m, &how));
+        printf("\n");
+        fflush(stdout);
+    }
+}
+
+static struct places open_places(struct gpu *g)
 {
     struct err e = {0};
-    struct gpu *g = gpu_open(0, 0, &e);
     uint64_t bytes = 3ull << 30;
     if (!g || gpu_measure(g, &e))
         die(&e);
@@ -512,7 +556,36 @@ static int bench_kernels(bool many)
     g->cu->to_device(at.x, host, 64u << 20, g->stream);
     if (gpu_sync(g, &e))
         die(&e);
-    if (many) {
+    mem_free(host);
+    return at;
+}
+
+/* One product of Q4_K, as it is chosen: for a profiler. */
+static int bench_product(uint32_t n, uint32_t k, uint32_t m)
+{
+    struct err e = {0};
+    struct gpu *g = gpu_open(0, 0, &e);
+    const struct places at = open_places(g);
+    const struct gpu_gemm how =
+        gpu_gemm_choose(&g->profile, FMT_Q4_K_TILE, m, gpu_blocks(n, TILE_ROWS), k, false);
+    printf("%s: %.2f us\n", gpu_kernel_name(how.kernel),
+           time_product(g, &at, FMT_Q4_K_TILE, (struct shape){n, k}, m, &how));
+    return 0;
+}
+
+static int bench_kernels(const char *which)
+{
+    struct err e = {0};
+    struct gpu *g = gpu_open(0, 0, &e);
+    const struct places at = open_places(g);
+    if (!strcmp(which, "few")) {
+        printf("us for strips a block : warps that share one\n");
+        few_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
+        few_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
+        few_of(g, FMT_Q8_0, "Q8_0", &at);
+        return 0;
+    }
+    if (!strcmp(which, "many")) {
         printf("us for warpgroups a block : blocks that share columns\n");
         many_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
         return 0;
@@ -522,7 +595,6 @@ static int bench_kernels(bool many)
     kernels_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
     kernels_of(g, FMT_Q8_0, "Q8_0", &at);
     kernels_of(g, FMT_F16, "F16", &at);
-    mem_free(host);
     return 0;
 }
 
@@ -590,9 +662,12 @@ int main(int argc, char **argv)
         return bench_split(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
-    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "many")))
-        return bench_kernels(!strcmp(argv[1], "many"));
+    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "many") || !strcmp(argv[1], "few")))
+        return bench_kernels(argv[1]);
+    if (argc > 4 && !strcmp(argv[1], "product"))
+        return bench_product((uint32_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10),
+                             (uint32_t)strtoul(argv[4], NULL, 10));
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench split PRESET LAYERS | gpu_bench kernels "
-                    "| gpu_bench many\n");
+                    "| gpu_bench many | gpu_bench few | gpu_bench product OUTPUTS COLUMNS ROWS\n");
     return 64;
 }

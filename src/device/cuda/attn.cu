@@ -351,8 +351,9 @@ static __device__ __forceinline__ void decode_merge(const struct attn_args &p, s
     }
 }
 
-/* One row that comes straight from its products: the block finishes its heads of Q itself, in shared memory, and where it
- * has the last key K and V, which it puts into their page and, in place of what was fetched from there, into the unit. */
+/* A row that comes straight from its products, its sequence's only one: the block finishes its heads of Q itself, in shared
+ * memory, and where it has the last key K and V, which it puts into their page and, in place of what was fetched from there,
+ * into the unit. */
 template <int C> struct decode_own {
     float q[8][32 * C], k[32 * C], v[32 * C];
 
@@ -373,10 +374,10 @@ template <int C> struct decode_own {
         each(p, h, kvh, last, [&](const struct qkv_head &head, float *) { qkv_ahead(p, head); });
     }
     __device__ __forceinline__ void finish(const struct qkv_args &p, const struct qkv_head &h,
-                                           const struct turn &turn, uint32_t kvh, bool last)
+                                           const struct turn &turn, uint32_t row, uint32_t kvh, bool last)
     {
         each(p, h, kvh, last, [&](const struct qkv_head &head, float *to) {
-            qkv_compute(p, head, turn, 0, to);
+            qkv_compute(p, head, turn, row, to);
             if (head.kind != QKV_Q)
                 kv_store(p.kv, head.page, head.pos & (p.kv.tokens - 1), kvh, head.kind == QKV_V, to);
         });
@@ -394,7 +395,7 @@ template <int C> struct decode_own {
 };
 
 /* grid: (splits, kv heads, sequences); at most 16 queries a sequence. What was in KV before this step, and the step's own
- * data, is read without waiting for the predecessor. own: of OWN, one row. */
+ * data, is read without waiting for the predecessor. own: of OWN, where every sequence has one row. */
 template <int C, int R, bool OWN>
 static __device__ __forceinline__ void decode_body(const struct attn_args &p, const struct qkv_args *own)
 {
@@ -437,13 +438,14 @@ static __device__ __forceinline__ void decode_body(const struct attn_args &p, co
     args_ahead(p);
     if constexpr (OWN) {
         args_ahead(*own);
-        const struct qkv_head head = qkv_start(*own, 0, 0);
+        const uint32_t row = p.meta.seq_first[seq];
+        const struct qkv_head head = qkv_start(*own, row, 0);
         heads.ahead(*own, head, kvh, end == len);
         const struct turn turn(own->freqs, own->rope != ROPE_NONE ? own->rope_dims : 0, head.pos, head.axes);
         dep_wait();
         for (; attends && ahead < p.stages; ahead++)
             ring.fetch(ahead);
-        heads.finish(*own, head, turn, kvh, end == len);
+        heads.finish(*own, head, turn, row, kvh, end == len);
         if (!attends)
             return;
         flash_start<C, R, false>(s, p, query, heads.q[0]);

@@ -27,7 +27,7 @@ struct x_memory {
         at.scale = pack + PACK_SCALE + 8 * t;
         step = (uint64_t)groups * PACK_BYTES;
     }
-    __device__ __forceinline__ void begin()
+    __device__ __forceinline__ void begin(uint32_t)
     {
         dep_wait();
     }
@@ -363,7 +363,7 @@ static __device__ __forceinline__ void form_columns(float acc[NB][4], uint32_t f
                                                     uint32_t from, uint32_t to, X &x)
 {
     struct tile_ahead t(fmt, p);
-    x.begin();
+    x.begin(from);
     tile_columns<FORM, NB>(acc, t, p, from, to, x);
 }
 
@@ -405,7 +405,7 @@ static __device__ __forceinline__ void any_columns(float acc[NB][4], const struc
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     /* Rows past the last one read the last one; their results are not stored. */
     const uint32_t ra = min(first + g, m.n - 1), rb = min(first + g + 8, m.n - 1), subs = (m.k + 31) / 32;
-    source.begin();
+    source.begin(from);
     for (uint32_t s = from; s < to; s++) {
         const struct x_column in = source.enter(s);
         float c[NB][4];
@@ -595,17 +595,18 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
         gemm_store<NB>(p, room, rows);
 }
 
-/* warps: of a block, at most. Kernels for up to 16 rows run as two blocks of GEMM_WARPS an SM, or as one of all its warps:
- * the same kernel, so that its code stays in the instruction cache. */
-#define GEMM_KERNEL(name, fmt, nb, warps)                                                                    \
-    extern "C" __global__ void __launch_bounds__(warps * 32, 1)                                              \
+/* warps: of a block, at most; blocks: of an SM, which leaves them fewer registers. Kernels for up to 16 rows run as two
+ * blocks of GEMM_WARPS an SM, or as one of all its warps: the same kernel, so that its code stays in the instruction
+ * cache. */
+#define GEMM_KERNEL(name, fmt, nb, warps, blocks)                                                            \
+    extern "C" __global__ void __launch_bounds__(warps * 32, blocks)                                         \
         name(const __grid_constant__ struct gemm_args p)                                                     \
     {                                                                                                        \
         gemm_body<fmt, nb, warps>(p);                                                                        \
     }
 
 #define GEMM_KERNELS(name, fmt)                                                                              \
-    GEMM_KERNEL(name##_8, fmt, 1, GEMM_DEEP)                                                                 \
-    GEMM_KERNEL(name##_16, fmt, 2, GEMM_DEEP)                                                                \
-    GEMM_KERNEL(name##_32, fmt, 4, GEMM_WARPS)                                                               \
-    GEMM_KERNEL(name##_64, fmt, 8, GEMM_WARPS)
+    GEMM_KERNEL(name##_8, fmt, 1, GEMM_DEEP, 1)                                                              \
+    GEMM_KERNEL(name##_16, fmt, 2, GEMM_DEEP, 1)                                                             \
+    GEMM_KERNEL(name##_32, fmt, 4, GEMM_WARPS, 1)                                                            \
+    GEMM_KERNEL(name##_64, fmt, 8, GEMM_WARPS, 1)

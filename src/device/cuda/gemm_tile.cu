@@ -2,11 +2,14 @@
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
  *                     weights arrive
  *   gemm_tile, 8..64  packed, straight from memory
- *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90) */
+ *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90);
+ *   gemm_staged_few   the same where there are few strips, of which more warps share one */
 #include "device/cuda/attn.cuh"
 #include "device/cuda/gemm_row.cuh"
 
 GEMM_KERNELS(gemm_tile, 0)
+/* rows of experts: many strips of few columns, so that more warps are there to wait */
+GEMM_KERNEL(gemm_experts, 0, 1, GEMM_WARPS, 3)
 
 /* ---- one row ---- */
 
@@ -351,8 +354,6 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
 /* ---- staged ---- */
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
-enum { STAGES_MOST = 3 };
-
 static __device__ __forceinline__ uint32_t shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -362,51 +363,50 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
 template <int NB> struct x_staged {
     enum { SUB = 512, BYTES = NB * PACK_BYTES };
     const uint8_t *pack;
-    uint64_t step;
-    uint8_t *room;
-    uint64_t *full; /* (stages) barriers */
-    uint32_t from, to, stages, part, threads;
-    bool first; /* this thread fetches */
+    uint32_t step;       /* bytes from column to column */
+    uint32_t ring, full; /* in shared memory: stages, and their barriers */
+    uint32_t to;         /* the columns' end */
+    uint32_t stages, part, threads;
+    bool first;             /* this thread fetches */
+    uint32_t stage, parity; /* of the column in use */
 
-    __device__ __forceinline__ void fetch(uint32_t c)
+    __device__ __forceinline__ void fetch(uint32_t column, uint32_t into)
     {
-        const uint32_t stage = (c - from) % stages, bar = shared_address(full + stage);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"((uint32_t)BYTES)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full + 8 * into),
+                     "r"((uint32_t)BYTES)
                      : "memory");
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                shared_address(room + stage * BYTES)),
-            "l"(pack + c * step), "r"((uint32_t)BYTES), "r"(bar)
+                ring + into * BYTES),
+            "l"(pack + (uint64_t)column * step), "r"((uint32_t)BYTES), "r"(full + 8 * into)
             : "memory");
     }
 
-    __device__ __forceinline__ void begin()
+    __device__ __forceinline__ void begin(uint32_t from)
     {
         if (first) {
             for (uint32_t i = 0; i < stages; i++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(full + i))
-                             : "memory");
+                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * i) : "memory");
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncthreads();
         dep_wait();
         if (first) {
             asm volatile("fence.proxy.async;" ::: "memory");
-            for (uint32_t c = from; c < to && c < from + stages; c++)
-                fetch(c);
+            for (uint32_t i = 0; i < stages && from + i < to; i++)
+                fetch(from + i, i);
         }
     }
 
-    __device__ __forceinline__ struct x_column enter(uint32_t column)
+    __device__ __forceinline__ struct x_column enter(uint32_t)
     {
-        const uint32_t lane = threadIdx.x % 32, n = column - from, stage = n % stages,
-                       parity = n / stages & 1;
-        const uint32_t bar = shared_address(full + stage);
+        extern __shared__ __align__(128) uint8_t all_stages[];
+        const uint32_t lane = threadIdx.x % 32;
         asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p "
-                     "bra wait;\n}" ::"r"(bar),
+                     "bra wait;\n}" ::"r"(full + 8 * stage),
                      "r"(parity)
                      : "memory");
-        const uint8_t *at = room + stage * BYTES;
+        const uint8_t *at = all_stages + (part * stages + stage) * BYTES;
         struct x_column c = {at + 16 * lane, at + PACK_SUMS + 8 * lane, at + PACK_SCALE + 8 * (lane % 4)};
         return c;
     }
@@ -416,32 +416,40 @@ template <int NB> struct x_staged {
         /* no warp of this part reads the stage any more */
         asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "r"(threads) : "memory");
         if (first && column + stages < to)
-            fetch(column + stages);
+            fetch(column + stages, stage);
+        stage = stage + 1 < stages ? stage + 1 : 0;
+        parity ^= stage == 0;
     }
 };
 
-/* A block takes 8 / split strips; blockIdx.y: which groups of eight streams, NB at a time. */
-template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &p)
+/* A block takes some strips, each with p.split warps, and has `stages` columns of x for each part of the columns;
+ * blockIdx.y: which groups of eight streams, NB at a time. */
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &p, uint32_t stages)
 {
-    extern __shared__ __align__(128) uint8_t stages[];
-    __shared__ uint64_t full[GEMM_WARPS][STAGES_MOST];
+    extern __shared__ __align__(128) uint8_t all_stages[];
+    __shared__ uint64_t full[GEMM_PARTS][GEMM_STAGES];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, columns = (p.k + 255) / 256;
-    const uint32_t part = warp % p.split,
-                   strip = min(blockIdx.x * (GEMM_WARPS / p.split) + warp / p.split, p.strips - 1);
-    const uint32_t depth = p.split > 1 ? 2 : 3, stream0 = blockIdx.y * NB * 8;
+    const uint32_t each = blockDim.x / 32 / p.split, part = warp % p.split,
+                   strip = min(blockIdx.x * each + warp / p.split, p.strips - 1);
+    const uint32_t stream0 = blockIdx.y * NB * 8, from = columns * part / p.split,
+                   to = columns * (part + 1) / p.split;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
     float acc[NB][4] = {};
-    struct x_staged<NB> x = {
-        p.x + (uint64_t)blockIdx.y *NB *PACK_BYTES,
-            (uint64_t)p.groups *PACK_BYTES, stages + part *depth *(NB *PACK_BYTES), full[part],
-            columns *part / p.split, columns *(part + 1) / p.split, depth, part,
-            GEMM_WARPS * 32 / p.split, warp / p.split == 0 && lane == 0
-    };
-    strip_columns<NB>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, x.from, x.to,
-                      x);
+    struct x_staged<NB> x = {p.x + (uint64_t)blockIdx.y * NB * PACK_BYTES,
+                             p.groups * PACK_BYTES,
+                             shared_address(all_stages + part * stages * (NB * PACK_BYTES)),
+                             shared_address(full[part]),
+                             to,
+                             stages,
+                             part,
+                             each * 32,
+                             warp / p.split == 0 && lane == 0,
+                             0,
+                             0};
+    strip_columns<NB>(acc, seg.w.fmt, seg.w.base + gemm_within(p, seg, strip) * seg.w.stride, from, to, x);
     __syncthreads();
-    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) stages; /* free now */
+    float(*room)[TILE_ROWS][NB * 8 + 1] = (float(*)[TILE_ROWS][NB * 8 + 1]) all_stages; /* free now */
     gemm_leave<NB>(acc, room[warp]);
     __syncthreads();
     const struct gemm_rows rows = {p.m - stream0, 0, stream0};
@@ -451,7 +459,7 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
         gemm_store<NB>(p, room, rows);
 }
 #else
-template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &)
+template <int NB> static __device__ __forceinline__ void staged_body(const struct gemm_args &, uint32_t)
 {
 }
 #endif
@@ -459,5 +467,12 @@ template <int NB> static __device__ __forceinline__ void staged_body(const struc
 extern "C" __global__ void __launch_bounds__(GEMM_WARPS * 32, 2)
     gemm_staged(const __grid_constant__ struct gemm_args p)
 {
-    staged_body<4>(p);
+    staged_body<4>(p, GEMM_STAGES);
+}
+
+/* The same for few strips: more warps share one, each with more registers. */
+extern "C" __global__ void __launch_bounds__(GEMM_FEW * 32, 1)
+    gemm_staged_few(const __grid_constant__ struct gemm_args p)
+{
+    staged_body<4>(p, p.stages);
 }

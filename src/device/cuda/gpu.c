@@ -26,6 +26,8 @@ static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
     {K_GEMM_ONE, MODULE_GEMM_ONE, SHARED_MORE, "gemm_one"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
+    {K_GEMM_STAGED_FEW, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged_few"},
+    {K_GEMM_EXPERTS, MODULE_GEMM_TILE, SHARED_USUAL, "gemm_experts"},
     {K_GEMM_WIDE, MODULE_GEMM_WIDE, SHARED_ALL, "gemm_wide"},
     {K_GEMM_MANY + 0, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_32"},
     {K_GEMM_MANY + 1, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64"},

@@ -36,6 +36,8 @@ enum gpu_kernel {
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
     K_GEMM_ONE,                 /* small weights of any form, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
+    K_GEMM_STAGED_FEW,          /* the same where there are few strips */
+    K_GEMM_EXPERTS,             /* tiles, up to 8 rows of an expert */
     K_GEMM_WIDE,                /* tiles, up to 64 rows of an expert, by wgmma */
     K_GEMM_MANY,                /* many rows, by wgmma: + 0..2: 32, 64, 128 a block */
     K_REPACK = K_GEMM_MANY + MANY_KERNELS,

@@ -264,8 +264,10 @@ static void attn_decode(struct lowering *b, const struct op_attn *o, struct attn
     /* one row a sequence and up to eight heads a group: half of a tile's rows are enough */
     const bool few = c->single && ratio <= DECODE_QUERIES / 2;
     a.part_queries = few ? DECODE_QUERIES / 2 : DECODE_QUERIES;
+    const bool heads = few && b->op && low->plan->ops[b->op - 1].kind == OP_QKV && !low->options.no_fuse &&
+                       gpu_finishes_heads(low->card, (uint64_t)a.kv.heads * c->seqs);
     struct gpu_decode how = gpu_decode_choose(low->card, a.part_queries, o->v_dim, a.kv.heads * c->seqs, span,
-                                              low->options.stages);
+                                              heads, low->options.stages);
     if ((uint64_t)how.splits * a.kv.heads * c->seqs * a.part_queries * o->v_dim > low->at->part_floats)
         how.splits = 1;
     a.stages = how.stages;

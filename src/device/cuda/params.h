@@ -24,6 +24,9 @@ enum pack_order { PACK_LANES, PACK_CORES, PACK_ROWS };
 /* A column of one row, as gemm_tile_1 has it in shared memory. */
 enum { ROW_COLUMN = 592 };
 enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
+/* gemm_staged: columns of x that a block has at once for each part of them; gemm_staged_few: warps of a block, and parts, at
+ * most. */
+enum { GEMM_STAGES = 3, GEMM_FEW = 12, GEMM_PARTS = 6 };
 /* gemm_wide: warps of a block at most, and bytes of a warp's ring of tiles. */
 enum { WIDE_WARPS = 16, WIDE_RING = 2 * TILE_Q8_0 };
 /* gemm_one: threads of a block, and columns of a row and bytes of a weight at most; of one with short rows. */
@@ -137,7 +140,7 @@ struct gemm_args {
     float scale;
     uint32_t paired, act;  /* seg[0] is gate, seg[1] up: y of seg[0] = act(gate) * up */
     float alpha, limit;    /* ACT_SWIGLU_OAI */
-    uint32_t stages;       /* of gemm_many: log2 of the chunks of x in shared memory, 2 or 3 */
+    uint32_t stages;       /* of x in shared memory; gemm_many: log2 of its chunks, 2 or 3 */
     const uint8_t *x;      /* pack */
     const float *residual; /* (m, ldr) or NULL */
     uint64_t ldr;
@@ -307,7 +310,7 @@ struct attn_args {
     struct meta meta;
 };
 
-/* Attention of one row that finishes its heads itself: those of a group, K and V, a warp each. */
+/* Attention of a row a sequence that finishes its heads itself: those of a group, K and V, a warp each. */
 enum { ATTN_ROW_WARPS = 10 };
 struct attn_row_args {
     struct attn_args attn;

@@ -375,13 +375,14 @@ enum { HEADS_SPLITS_MOST = 1 };
 
 void pass_finish_heads(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
-    for (uint32_t i = 0; i + 1 < list->count && c->single && c->rows == 1; i++) {
+    for (uint32_t i = 0; i + 1 < list->count && c->single; i++) {
         const struct launch *heads = &list->all[i];
         struct launch *a = &list->all[i + 1];
         const struct qkv_args *q = &heads->a.qkv;
         /* blocks that share keys would repeat it; with more stages, one block less fits on an SM */
-        const bool few =
-            a->kernel >= K_ATTN_FEW && a->kernel < K_ATTN_FEW + 4 && a->a.attn.splits <= HEADS_SPLITS_MOST;
+        const bool few = a->kernel >= K_ATTN_FEW && a->kernel < K_ATTN_FEW + 4 &&
+                         a->a.attn.splits <= HEADS_SPLITS_MOST &&
+                         gpu_finishes_heads(l->card, (uint64_t)q->kv.heads * c->seqs);
         if (heads->args != ARGS_QKV || a->args != ARGS_ATTN || !few || a->a.attn.q != q->out ||
             q->k_heads != q->kv.heads || q->kv.base != a->a.attn.kv.base ||
             read_later(l->plan, a->op, heads->writes[0].buffer))
@@ -392,7 +393,7 @@ void pass_finish_heads(const struct lower *l, const struct step_class *c, struct
         a->grid.threads = 32 * warps > a->grid.threads ? 32 * warps : a->grid.threads;
         a->a.attn_row.qkv = *q;
         a->reads[0] = heads->reads[0];
-        a->why = "one row: finishes its heads itself";
+        a->why = "a row a sequence: finishes its heads itself";
         launch_remove(list, i);
     }
 }
@@ -499,7 +500,7 @@ static const char *reason(const struct launch *l, const struct gpu_gemm *how)
         return how->kernel == K_GEMM_WIDE ? "by wgmma" : "a warp has a strip of 16 outputs";
     if (how->kernel >= K_GEMM_MANY && how->kernel < K_GEMM_MANY + MANY_KERNELS)
         return how->split > 1 ? "many rows: wgmma, blocks share columns" : "many rows: wgmma";
-    if (how->kernel == K_GEMM_STAGED)
+    if (how->kernel == K_GEMM_STAGED || how->kernel == K_GEMM_STAGED_FEW)
         return "columns of x staged in shared memory";
     if (how->kernel == K_GEMM_ONE)
         return "a small weight: a warp has an output";

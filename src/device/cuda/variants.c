@@ -12,6 +12,44 @@ uint32_t gpu_gemm_groups(uint32_t m)
     return m <= 8 ? 1 : m <= 16 ? 2 : m <= 32 ? 4 : 8;
 }
 
+bool gpu_gemm_few_as(const struct gpu_profile *g, uint32_t strips, uint32_t each, uint32_t split,
+                     struct gpu_gemm *how)
+{
+    const uint32_t stages = split > 1 ? 2 : GEMM_STAGES, shared = split * stages * 4 * PACK_BYTES;
+    *how = (struct gpu_gemm){.kernel = K_GEMM_STAGED_FEW,
+                             .groups = 4,
+                             .split = split,
+                             .outputs = TILE_ROWS,
+                             .stages = stages,
+                             .grid = gpu_grid(gpu_blocks(strips, each), 1, 1, each * split * 32, shared)};
+    return each * split <= GEMM_FEW && split <= GEMM_PARTS && shared <= gpu_shared_most(g);
+}
+
+/* 17 rows of tiles and more, columns of x through shared memory: up to 32 rows a block an SM, all with equally many strips,
+ * if there are few; else blocks of eight strips (or by two warps each four) where they fill the card. */
+static bool gemm_staged(const struct gpu_profile *g, uint32_t groups, uint32_t strips, uint32_t columns,
+                        bool paired, struct gpu_gemm *how)
+{
+    const uint32_t sms = (uint32_t)g->sms, step = paired ? 2 : 1,
+                   each = gpu_blocks(gpu_blocks(strips, sms), step) * step;
+    if (groups == 4 && each <= GEMM_FEW) {
+        uint32_t split = GEMM_FEW / each < columns ? GEMM_FEW / each : columns;
+        while (split > 1 && !gpu_gemm_few_as(g, strips, each, split, how))
+            split--;
+        return gpu_gemm_few_as(g, strips, each, split, how);
+    }
+    if (strips < sms * 6)
+        return false;
+    const uint32_t split = strips < sms * 12 && columns > 1 ? 2 : 1;
+    *how = (struct gpu_gemm){.kernel = K_GEMM_STAGED,
+                             .groups = groups,
+                             .split = split,
+                             .outputs = TILE_ROWS,
+                             .grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), groups / 4, 1,
+                                              GEMM_WARPS * 32, split * GEMM_STAGES * 4 * PACK_BYTES)};
+    return true;
+}
+
 struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
                                 uint32_t k, bool paired)
 {
@@ -21,21 +59,10 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint3
                            : r.groups == 2 ? 1
                            : r.groups == 4 ? 2
                                            : 3;
-    if (layout_is_tile(fmt) && index >= 2 && g->major >= 9) {
-        /* columns through shared memory: where 8 (or by two warps each 4) strips a block fill the card, or (up to 32
-         * rows) 2 just do */
-        const uint32_t halves = r.groups / 4;
-        const bool many = strips >= sms * 6,
-                   fits = halves == 1 && strips <= 2 * sms && strips * 10 >= 2 * sms * 9 && columns >= 16;
-        if (many || fits) {
-            r.kernel = K_GEMM_STAGED;
-            r.split = !many ? 4 : strips < sms * 12 ? 2 : 1;
-            const uint32_t stages = r.split * (r.split > 1 ? 2 : 3);
-            r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), halves, 1, GEMM_WARPS * 32,
-                              stages * 4 * PACK_BYTES);
-            return r;
-        }
-    }
+    struct gpu_gemm staged;
+    if (layout_is_tile(fmt) && index >= 2 && g->major >= 9 &&
+        gemm_staged(g, r.groups, strips, columns, paired, &staged))
+        return staged;
     /* few rows want all the warps that the card holds, many rows one wave of blocks; plain rows are long, and read best
      * by a whole block together */
     while (r.split < GEMM_WARPS && columns >= 2 * r.split &&
@@ -86,7 +113,7 @@ struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint
     while (2 * r.split <= most && columns >= 2 * r.split &&
            (uint64_t)strips * tiles * r.split < (uint64_t)g->sms * 8)
         r.split *= 2;
-    r.kernel = K_GEMM + 4 * fmt + index;
+    r.kernel = layout_is_tile(fmt) && rows <= 8 ? K_GEMM_EXPERTS : K_GEMM + 4 * fmt + index;
     r.grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / r.split), tiles, 1, GEMM_WARPS * 32, 0);
     return r;
 }
@@ -205,9 +232,9 @@ struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many
 
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'
  * bytes, by what an SM can take in, or by a warp's way through its units one after the other; starting takes
- * 3 us, joining parts 2.5, more than one stage 1.5 (the SMs' memory is divided again). With one stage loads
- * and arithmetic take turns. */
-static uint64_t decode_cost(const struct gpu_profile *g, uint32_t pairs, uint32_t units,
+ * 3 us, joining parts 2.5, more than one stage 1.5 (the SMs' memory is divided again), a launch for the heads 3. With one
+ * stage loads and arithmetic take turns. */
+static uint64_t decode_cost(const struct gpu_profile *g, uint32_t pairs, uint32_t units, bool heads,
                             struct gpu_decode how, uint32_t held)
 {
     const bool one = how.stages == 1;
@@ -218,11 +245,11 @@ static uint64_t decode_cost(const struct gpu_profile *g, uint32_t pairs, uint32_
                    sm = gpu_blocks(together, sms) * each * 7,
                    warp = gpu_blocks(each, 4) * (one ? 180ull : 100ull), most = memory > sm ? memory : sm;
     return waves * ((most > warp ? most : warp) + 300) + (how.splits > 1 ? 250 : 0) +
-           (how.splits > 32 ? 100 : 0) + (one ? 0 : 150);
+           (how.splits > 32 ? 100 : 0) + (one ? 0 : 150) + (heads && (!one || how.splits > 1) ? 300 : 0);
 }
 
 struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t queries, uint32_t dim,
-                                    uint32_t pairs, uint32_t keys, uint32_t only)
+                                    uint32_t pairs, uint32_t keys, bool heads, uint32_t only)
 {
     /* four warps' units of 16 keys (decode_ring of attn.cu), and then what they add up (decode_room) in their place */
     const uint32_t row = 2 * dim + (dim % 64 ? 0 : 64), unit = 4 * (16 * row + 32 * dim),
@@ -238,7 +265,7 @@ struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t querie
             if (s > 1 && (uint64_t)pairs * s > gpu_decode_parts(g, pairs))
                 break;
             const struct gpu_decode how = {stages, shared, s};
-            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, how, held);
+            const uint64_t cost = decode_cost(g, pairs, (keys + 15) / 16, heads, how, held);
             if (cost < least || (cost == least && stages == best.stages)) {
                 least = cost;
                 best = how;

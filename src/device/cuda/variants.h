@@ -17,6 +17,9 @@ struct gpu_gemm {
 /* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
 struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
                                 uint32_t k, bool paired);
+/* 17 to 32 rows of tiles by gemm_staged_few: strips that a block has, and warps that share each; false: they do not fit. */
+bool gpu_gemm_few_as(const struct gpu_profile *g, uint32_t strips, uint32_t each, uint32_t split,
+                     struct gpu_gemm *how);
 /* Whether one row in front of a weight is left to gemm_one, which makes its input itself. */
 bool gpu_is_one(const struct mat *w);
 struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint32_t k);
@@ -42,15 +45,21 @@ struct gpu_experts {
 };
 struct gpu_experts gpu_experts_row(const struct gpu_profile *g, uint32_t pairs, uint32_t kinds, uint32_t k,
                                    uint32_t most);
-/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each; only: with
- * this number of stages (0: the one that costs least). */
+/* Whether blocks of attention that have all keys of a sequence may finish its heads themselves, which saves a launch: all of
+ * them are on the card at once. pairs: sequences x KV heads. */
+static inline bool gpu_finishes_heads(const struct gpu_profile *g, uint64_t pairs)
+{
+    return pairs <= 2 * (uint64_t)g->sms;
+}
+/* How decode attention is launched, where `pairs` sequences x KV heads have up to `keys` keys each. heads: blocks with all
+ * keys and one stage would finish them; only: with this number of stages (0: the one that costs least). */
 struct gpu_decode {
     uint32_t stages; /* units of 16 keys that a warp has in flight */
     uint32_t shared; /* bytes */
     uint32_t splits; /* blocks that share a pair's keys */
 };
 struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t queries, uint32_t dim,
-                                    uint32_t pairs, uint32_t keys, uint32_t only);
+                                    uint32_t pairs, uint32_t keys, bool heads, uint32_t only);
 enum { GPU_SPLITS_MOST = 128 };
 /* splits * pairs is at most this. */
 static inline uint64_t gpu_decode_parts(const struct gpu_profile *g, uint64_t pairs)
