@@ -20,6 +20,7 @@ const char *kernels_tier(size_t i)
 static void kernels_fill(void)
 {
     kernels_scalar(&tier_table[0]);
+    scalar_fused(&tier_table[0]);
     for (size_t t = 1; kernels_tier(t); t++) {
         tier_table[t] = tier_table[t - 1];
         if (!kernel_tiers[t - 1].fill(&tier_table[t]))

@@ -1,7 +1,7 @@
 /* Every entry of the kernel table in plain C, written to be read: the meaning, the fallback and the
  * oracle of the vector tiers. Sums are kept in double so that the order of a vector tier is the only
  * difference to it. */
-#include "device/cpu/kernels.h"
+#include "device/cpu/scalar_attn.h"
 #include "device/kinds.h"
 
 #include "codec/dtype.h"
@@ -278,21 +278,23 @@ static float scalar_round_i16(const float *x, uint32_t n, bool length, int16_t *
     return all / top;
 }
 
-static void scalar_attn_scores(const struct attn_tile *t)
+void scalar_scores_int(const struct attn_tile *t)
 {
     const struct attn_pages *g = t->pages;
     const uint32_t pairs = (t->k_dim + 1) / 2;
     for (uint32_t r = 0; r < t->m; r++)
         for (uint32_t j = 0; j < t->keys; j++) {
-            float sum = 0;
-            int32_t whole = 0;
-            for (uint32_t i = 0; !g && i < t->k_dim; i++)
-                sum = fmaf(t->q[r * t->k_dim + i], t->k[i * ATTN_KEYS + j], sum);
-            for (uint32_t i = 0; g && i < 2 * pairs; i++)
-                whole += t->q16[r * 2 * pairs + i] *
-                         g->k[j / g->tokens][(i / 2 * g->tokens + j % g->tokens) * 2 + i % 2];
-            t->s[r * ATTN_KEYS + j] = g ? (float)whole * t->q_scale[r] * g->k_scale[j] : sum;
+            int32_t sum = 0;
+            for (uint32_t i = 0; i < 2 * pairs; i++)
+                sum += t->q16[r * 2 * pairs + i] *
+                       g->k[j / g->tokens][(i / 2 * g->tokens + j % g->tokens) * 2 + i % 2];
+            t->s[r * ATTN_KEYS + j] = (float)sum * t->q_scale[r] * g->k_scale[j];
         }
+}
+
+static void scalar_attn_scores(const struct attn_tile *t)
+{
+    any_scores(t);
 }
 
 /* A row's probabilities times the scales of the values, as integers; returns their scale. */
@@ -332,27 +334,24 @@ static void scalar_attn_softmax(const struct attn_tile *t)
     }
 }
 
-static float scalar_values_int(const struct attn_tile *t, uint32_t r, uint32_t i)
+void scalar_values_int(const struct attn_tile *t)
 {
     const struct attn_pages *g = t->pages;
     const uint32_t cols = attn_v_cols(t->v_dim);
-    int32_t sum = 0;
-    for (uint32_t j = 0; j < t->keys; j++)
-        sum += t->w[r * ATTN_KEYS + j] * g->v[j / g->tokens][(j % g->tokens / 2 * cols + i) * 2 + j % 2];
-    return (float)sum;
+    for (uint32_t r = 0; r < t->m; r++)
+        for (uint32_t i = 0; i < t->v_dim; i++) {
+            int32_t sum = 0;
+            for (uint32_t j = 0; j < t->keys; j++)
+                sum +=
+                    t->w[r * ATTN_KEYS + j] * g->v[j / g->tokens][(j % g->tokens / 2 * cols + i) * 2 + j % 2];
+            float *acc = t->acc + r * t->v_dim + i;
+            *acc = *acc * t->rescale[r] + t->w_scale[r] * (float)sum;
+        }
 }
 
 static void scalar_attn_values(const struct attn_tile *t)
 {
-    for (uint32_t r = 0; r < t->m; r++)
-        for (uint32_t i = 0; i < t->v_dim; i++) {
-            float sum = t->acc[r * t->v_dim + i] * t->rescale[r];
-            for (uint32_t j = 0; !t->pages && j < t->keys; j++)
-                sum = fmaf(t->s[r * ATTN_KEYS + j], t->v[j * t->v_dim + i], sum);
-            if (t->pages)
-                sum += t->w_scale[r] * scalar_values_int(t, r, i);
-            t->acc[r * t->v_dim + i] = sum;
-        }
+    any_values(t);
 }
 
 /* ---- layers with a state ---- */

@@ -14,6 +14,10 @@ struct tier {
 enum { TIERS_MOST = 5 }; /* with scalar, and the row without a name that ends the list */
 extern const struct tier kernel_tiers[];
 
+/* The scalar kernels that call fmaf again, with the architecture's instruction where this machine has it: the same bits. */
+void scalar_fused(struct kernels *k);
+void scalar_avx2(struct kernels *k);
+
 void matmul_avx2(struct kernels *k);
 void matmul_avx512(struct kernels *k);
 void matmul_blocks_avx2(struct kernels *k); /* families of types, called by these two */

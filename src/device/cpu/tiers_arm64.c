@@ -4,6 +4,11 @@
 
 #include "base/isa.h"
 
+void scalar_fused(struct kernels *k)
+{
+    (void)k; /* the baseline has it */
+}
+
 static bool fill_neon(struct kernels *k)
 {
     if (!isa_has(ISA_neon))

@@ -7,6 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+void scalar_fused(struct kernels *k)
+{
+    if (isa_has(ISA_avx2))
+        scalar_avx2(k);
+}
+
 static bool fill_avx2(struct kernels *k)
 {
     if (!isa_has(ISA_avx2))
