@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { PICTURES_MOST = 1 << 16 }; /* that are remembered: 3 MiB */
+enum { PICTURES_MOST = 1 << 16 }; /* that are remembered: 3.5 MiB */
 
 struct picture_id {
     uint8_t digest[PICTURE_DIGEST];
@@ -17,7 +17,9 @@ struct picture_ids {
     pthread_mutex_t lock;
     struct picture_id *all; /* (count), by number */
     size_t count, room;
-    int32_t next; /* from INT32_MIN up to -1 */
+    uint32_t *slot; /* (slots): places in `all`, plus 1, by digest; 0: free. At most half are taken */
+    size_t slots;   /* a power of two */
+    int32_t next;   /* from INT32_MIN up to -1 */
     uint32_t turns;
 };
 
@@ -37,37 +39,68 @@ void picture_ids_close(struct picture_ids *t)
         return;
     pthread_mutex_destroy(&t->lock);
     mem_free(t->all);
+    mem_free(t->slot);
     mem_free(t);
 }
 
-/* The newest come again most. */
-static const struct picture_id *ids_known(const struct picture_ids *t, const struct picture *p)
+/* The slot of the picture, or the free one where it would be. */
+static uint32_t *ids_slot(const struct picture_ids *t, const uint8_t digest[PICTURE_DIGEST], uint32_t rows)
 {
-    for (size_t i = t->count; i--;)
-        if (!memcmp(t->all[i].digest, p->digest, PICTURE_DIGEST) && t->all[i].rows == p->rows)
-            return &t->all[i];
-    return NULL;
+    uint64_t i;
+    memcpy(&i, digest, sizeof i); /* a digest is as good as a hash */
+    for (i &= t->slots - 1; t->slot[i]; i = (i + 1) & (t->slots - 1)) {
+        const struct picture_id *p = &t->all[t->slot[i] - 1];
+        if (!memcmp(p->digest, digest, PICTURE_DIGEST) && p->rows == rows)
+            break;
+    }
+    return &t->slot[i];
+}
+
+/* Slots for one more, made anew where they would be too few. */
+static int ids_index(struct picture_ids *t)
+{
+    if (2 * (t->count + 1) <= t->slots)
+        return 0;
+    const size_t slots = t->slots ? 2 * t->slots : 64;
+    uint32_t *slot = mem_zalloc(slots, sizeof *slot);
+    if (!slot)
+        return -1;
+    mem_free(t->slot);
+    t->slot = slot;
+    t->slots = slots;
+    for (size_t i = 0; i < t->count; i++)
+        *ids_slot(t, t->all[i].digest, t->all[i].rows) = (uint32_t)i + 1;
+    return 0;
+}
+
+/* The first `count` are forgotten. */
+static void ids_forget(struct picture_ids *t, size_t count)
+{
+    t->count -= count;
+    if (t->count)
+        memmove(t->all, t->all + count, t->count * sizeof *t->all);
+    memset(t->slot, 0, t->slots * sizeof *t->slot);
+    for (size_t i = 0; i < t->count; i++)
+        *ids_slot(t, t->all[i].digest, t->all[i].rows) = (uint32_t)i + 1;
 }
 
 static int32_t ids_add(struct picture_ids *t, const struct picture *p)
 {
     if ((int64_t)t->next + p->rows > 0) { /* all are used */
         t->next = INT32_MIN;
-        t->count = 0;
+        ids_forget(t, t->count);
         t->turns++;
     }
-    if (t->count ==
-        PICTURES_MOST) { /* the older half is forgotten: those get other numbers when they come again */
-        t->count /= 2;
-        memmove(t->all, t->all + t->count, t->count * sizeof *t->all);
-    }
+    if (t->count == PICTURES_MOST) /* the older half gets other numbers when it comes again */
+        ids_forget(t, t->count / 2);
     void *all = mem_more(t->all, t->count, &t->room, sizeof *t->all);
     if (!all)
         return 0;
     t->all = all;
-    struct picture_id *new = &t->all[t->count++];
+    struct picture_id *new = &t->all[t->count];
     *new = (struct picture_id){.first = t->next, .rows = p->rows};
     memcpy(new->digest, p->digest, PICTURE_DIGEST);
+    *ids_slot(t, p->digest, p->rows) = (uint32_t)++t->count;
     t->next += (int32_t)p->rows;
     return new->first;
 }
@@ -75,8 +108,11 @@ static int32_t ids_add(struct picture_ids *t, const struct picture *p)
 int32_t picture_ids_take(struct picture_ids *t, const struct picture *p)
 {
     pthread_mutex_lock(&t->lock);
-    const struct picture_id *known = ids_known(t, p);
-    const int32_t first = known ? known->first : ids_add(t, p);
+    int32_t first = 0;
+    if (!ids_index(t)) {
+        const uint32_t known = *ids_slot(t, p->digest, p->rows);
+        first = known ? t->all[known - 1].first : ids_add(t, p);
+    }
     pthread_mutex_unlock(&t->lock);
     return first;
 }

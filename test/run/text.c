@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { STREAMS = 6 };
+enum { STREAMS = 4 };
 
 static const char SCHEMA[] = "{\"type\":\"object\",\"properties\":{\"mill\":{\"enum\":[\"quern\",\"stone\"]},"
                              "\"n\":{\"type\":\"integer\",\"minimum\":10,\"maximum\":99}},"
