@@ -187,6 +187,9 @@ static void test_launch_table(void **state)
     assert_int_equal(gpu_decode_choose(&g, 8, 128, 64, 128, true, 0).splits, 1);
     assert_true(gpu_decode_choose(&g, 8, 128, 64, 4096, true, 0).stages > 1);
     g.shared_block = 99 << 10; /* a card with less */
+    for (uint32_t m = 17; m <= 64; m += 15)
+        for (uint32_t strips = 2; strips < 4000; strips += 34)
+            assert_true(gpu_gemm_choose(&g, FMT_Q8_0, m, strips, 4096, true).grid.shared <= 87 << 10);
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, false, 0).stages, 1);
     g.wide = true;
     assert_true(gpu_is_many(&g, FMT_Q8_0, 33) && !gpu_is_many(&g, FMT_Q8_0, 32) &&

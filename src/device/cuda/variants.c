@@ -40,13 +40,14 @@ static bool gemm_staged(const struct gpu_profile *g, uint32_t groups, uint32_t s
     }
     if (strips < sms * 6)
         return false;
-    const uint32_t split = strips < sms * 12 && columns > 1 ? 2 : 1;
+    const uint32_t ring = GEMM_STAGES * 4 * PACK_BYTES,
+                   split = strips < sms * 12 && columns > 1 && 2 * ring <= gpu_shared_most(g) ? 2 : 1;
     *how = (struct gpu_gemm){.kernel = K_GEMM_STAGED,
                              .groups = groups,
                              .split = split,
                              .outputs = TILE_ROWS,
                              .grid = gpu_grid(gpu_blocks(strips, GEMM_WARPS / split), groups / 4, 1,
-                                              GEMM_WARPS * 32, split * GEMM_STAGES * 4 * PACK_BYTES)};
+                                              GEMM_WARPS * 32, split * ring)};
     return true;
 }
 
