@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ struct line {
     const char *prompt;
     line_complete *complete;
     bool pastes;         /* the terminal is in the mode of bracketed paste */
+    bool begins;         /* nothing of the line has been read */
     char path[PATH_MAX]; /* "" = not kept */
 };
 
@@ -81,13 +83,23 @@ static void line_pastes(struct line *l, bool on)
     l->pastes = on;
 }
 
+/* Whether the line begins with what was typed before its prompt was there. */
+static bool line_typed_ahead(struct line *l)
+{
+    const bool begins = l->begins;
+    l->begins = false;
+    return begins && poll(&(struct pollfd){.fd = STDIN_FILENO, .events = POLLIN}, 1, 0) == 1;
+}
+
 /* Reads a character. A signal ends the wait: a new size of the terminal is taken up, and Ctrl-C ends the line. */
 static int line_getc(EditLine *edit, wchar_t *out)
 {
+    enum { CTRL_D = 4 };
     mbstate_t state = {0};
     struct line *l = NULL;
     el_get(edit, EL_CLIENTDATA, &l);
     line_pastes(l, true);
+    const bool ahead = line_typed_ahead(l);
     for (char c;;) {
         if (line_resized)
             line_redraw(edit);
@@ -102,6 +114,8 @@ static int line_getc(EditLine *edit, wchar_t *out)
             continue;
         if (n <= 0)
             return (int)n;
+        if (!c && ahead) /* the terminal read lines then: that is what it makes of Ctrl-D */
+            c = CTRL_D;
         size_t got = mbrtowc(out, &c, 1, &state);
         if (got == (size_t)-1)
             *out = 0xfffd;
@@ -223,6 +237,7 @@ bool line_read(struct line *l, const char *prompt, struct buf *out)
     int n = 0;
     buf_clear(out);
     l->prompt = prompt;
+    l->begins = true;
     errno = 0;
     const char *text = el_gets(l->edit, &n);
     int why = errno;

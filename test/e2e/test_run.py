@@ -175,8 +175,17 @@ class Terminal:
     def type(self, text):
         os.write(self.fd, text.encode())
 
-    def end(self):
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+    def end(self, seconds=60):
+        """-> the exit status"""
+        self.sees("(?!)", seconds)  # until the program has closed the terminal
+        end = time.monotonic() + 5
+        while not (done := os.waitpid(self.pid, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                raise AssertionError(f"it did not end: {self.seen!r}")
+            time.sleep(0.01)
+        return os.waitstatus_to_exitcode(done[1])
 
 
 def test_chat(binary, smollm2, tmp_path, terminals):
@@ -228,7 +237,17 @@ def test_chat_interrupt_stops_the_answer_only(binary, smollm2, tmp_path, termina
     t.wait_for(">>> ")
     t.type("/load -\r")
     t.wait_for("wants a file name")
+    t.wait_for(">>> ")
     t.type("\x04")
+    assert t.end() == 0
+
+
+def test_chat_ends_with_what_was_typed_during_an_answer(binary, smollm2, tmp_path, terminals):
+    t = Terminal([str(binary), "run", str(smollm2), "-n", "40", "--ignore-eos"], {"XDG_STATE_HOME": str(tmp_path)})
+    t.wait_for(">>> ")
+    t.type("Count to ten.\r")
+    t.wait_for("ten\\.\r\n.")
+    t.type("\x04")  # the answer is still written, and the terminal has lines
     assert t.end() == 0
 
 
