@@ -56,6 +56,13 @@ static uint32_t *ids_slot(const struct picture_ids *t, const uint8_t digest[PICT
     return &t->slot[i];
 }
 
+/* Of empty slots, those of all pictures. */
+static void ids_fill(struct picture_ids *t)
+{
+    for (size_t i = 0; i < t->count; i++)
+        *ids_slot(t, t->all[i].digest, t->all[i].rows) = (uint32_t)i + 1;
+}
+
 /* Slots for one more, made anew where they would be too few. */
 static int ids_index(struct picture_ids *t)
 {
@@ -68,8 +75,7 @@ static int ids_index(struct picture_ids *t)
     mem_free(t->slot);
     t->slot = slot;
     t->slots = slots;
-    for (size_t i = 0; i < t->count; i++)
-        *ids_slot(t, t->all[i].digest, t->all[i].rows) = (uint32_t)i + 1;
+    ids_fill(t);
     return 0;
 }
 
@@ -80,8 +86,7 @@ static void ids_forget(struct picture_ids *t, size_t count)
     if (t->count)
         memmove(t->all, t->all + count, t->count * sizeof *t->all);
     memset(t->slot, 0, t->slots * sizeof *t->slot);
-    for (size_t i = 0; i < t->count; i++)
-        *ids_slot(t, t->all[i].digest, t->all[i].rows) = (uint32_t)i + 1;
+    ids_fill(t);
 }
 
 static int32_t ids_add(struct picture_ids *t, const struct picture *p)
