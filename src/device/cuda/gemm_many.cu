@@ -634,7 +634,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     }
     if (threadIdx.x < MANY_WARPS * TILES_MOST)
         bar_init(full + threadIdx.x, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    bar_made();
     __syncthreads();
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
     const struct many_x<ROWS> x = {p.x + base * STEP_ROW + STEPS * first * step,

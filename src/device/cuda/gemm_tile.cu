@@ -5,6 +5,7 @@
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90);
  *   gemm_staged_few   the same where there are few strips, of which more warps share one */
 #include "device/cuda/attn.cuh"
+#include "device/cuda/bulk.cuh"
 #include "device/cuda/gemm_row.cuh"
 
 GEMM_KERNELS(gemm_tile, 0)
@@ -354,11 +355,6 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
 /* ---- staged ---- */
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* The warps of a block that share columns have a ring of their own, and a barrier of their own. */
 template <int NB> struct x_staged {
     enum { SUB = 512, BYTES = NB * PACK_BYTES };
@@ -372,22 +368,16 @@ template <int NB> struct x_staged {
 
     __device__ __forceinline__ void fetch(uint32_t column, uint32_t into)
     {
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full + 8 * into),
-                     "r"((uint32_t)BYTES)
-                     : "memory");
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                ring + into * BYTES),
-            "l"(pack + (uint64_t)column * step), "r"((uint32_t)BYTES), "r"(full + 8 * into)
-            : "memory");
+        bar_expect(full + 8 * into, BYTES);
+        copy_counted(ring + into * BYTES, pack + (uint64_t)column * step, BYTES, full + 8 * into);
     }
 
     __device__ __forceinline__ void begin(uint32_t from)
     {
         if (first) {
             for (uint32_t i = 0; i < stages; i++)
-                asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(full + 8 * i) : "memory");
-            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                bar_init(full + 8 * i, 1);
+            bar_made();
         }
         __syncthreads();
         dep_wait();
@@ -402,10 +392,7 @@ template <int NB> struct x_staged {
     {
         extern __shared__ __align__(128) uint8_t all_stages[];
         const uint32_t lane = threadIdx.x % 32;
-        asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p "
-                     "bra wait;\n}" ::"r"(full + 8 * stage),
-                     "r"(parity)
-                     : "memory");
+        bar_wait(full + 8 * stage, parity);
         const uint8_t *at = all_stages + (part * stages + stage) * BYTES;
         struct x_column c = {at + 16 * lane, at + PACK_SUMS + 8 * lane, at + PACK_SCALE + 8 * (lane % 4)};
         return c;

@@ -300,7 +300,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
     }
     if (lane < WIDE_TILES_MOST)
         bar_init(&full[warp][lane], 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    bar_made();
     __syncthreads();
     struct gemm_rows all = {p.m, 0, 0};
     uint32_t share = blockIdx.y;

@@ -2,66 +2,7 @@
  * sm_90a. */
 #pragma once
 
-#include <stdint.h>
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-/* ---- barriers and copies ---- */
-
-/* count: arrivals that complete it. */
-static __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(count) : "memory");
-}
-
-static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
-{
-    asm volatile(
-        "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra wait;\n}" ::
-            "r"(shared_address(bar)),
-        "r"(parity)
-        : "memory");
-}
-
-/* One arrival of a thread for which `mine` is true; without a branch. */
-static __device__ __forceinline__ void bar_arrive(uint64_t *bar, bool mine)
-{
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(
-            shared_address(bar)),
-        "r"((uint32_t)mine)
-        : "memory");
-}
-
-/* One arrival; the barrier also waits for this number of bytes. */
-static __device__ __forceinline__ void bar_expect(uint64_t *bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
-                 "r"(bytes)
-                 : "memory");
-}
-
-/* One thread: bytes from memory to shared memory; bar, which expects them, counts them. */
-static __device__ __forceinline__ void copy_counted(void *to, const void *from, uint32_t bytes, uint64_t *bar)
-{
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-            shared_address(to)),
-        "l"(from), "r"(bytes), "r"(shared_address(bar))
-        : "memory");
-}
-
-/* The same as its only copy. */
-static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t bytes, uint64_t *bar)
-{
-    bar_expect(bar, bytes);
-    copy_counted(to, from, bytes, bar);
-}
-
-/* ---- the matrix instruction ---- */
+#include "device/cuda/bulk.cuh"
 
 /* Where B lies, in core matrices of eight rows of 16 bytes: `inner` bytes from a core matrix to the next one along k,
  * `outer` along n. */
