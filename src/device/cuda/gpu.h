@@ -65,7 +65,7 @@ enum gpu_kernel {
     K_ATTN_DECODE,                  /* + 0..3: head sizes 64, 96, 128, 256 */
     K_ATTN_FEW = K_ATTN_DECODE + 4, /* at most 8 queries */
     K_ATTN_FAR = K_ATTN_FEW + 4,    /* the same with more keys in flight */
-    K_ATTN_ROW = K_ATTN_FAR + 4,    /* one row, which finishes its heads itself */
+    K_ATTN_ROW = K_ATTN_FAR + 4,    /* a row a sequence, whose heads it finishes itself */
     K_ATTN_PREFILL = K_ATTN_ROW + 4,
     K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0 to 2: head sizes 64, 96, 128, by wgmma */
     K_ATTN_JOIN = K_ATTN_WIDE + 3,
