@@ -475,10 +475,11 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
-            if (gpu_is_many(&g->profile, fmt, rows[m])) {
+            if (rows[m] > 16 && gpu_is_many(&g->profile, fmt, 64)) {
                 const struct gpu_gemm how = gpu_gemm_many(&g->profile, &many);
-                best = time_product(g, at, fmt, shapes[s], rows[m], &how);
-                printf(" %.2f", best);
+                const float wide = time_product(g, at, fmt, shapes[s], rows[m], &how);
+                best = best > 0 && best < wide ? best : wide;
+                printf(" %.2f", wide);
             }
             printf(" (%.0f%%)",
                    100.0 * (double)layout_bytes(fmt, shapes[s].n, shapes[s].k) / best / 1e3 / at->peak);
@@ -566,8 +567,11 @@ static int bench_product(uint32_t n, uint32_t k, uint32_t m)
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
     const struct places at = open_places(g);
+    const struct gpu_many many = {.m = m, .k = k, .units = gpu_blocks(n, MANY_UNIT)};
     const struct gpu_gemm how =
-        gpu_gemm_choose(&g->profile, FMT_Q4_K_TILE, m, gpu_blocks(n, TILE_ROWS), k, false);
+        gpu_is_many(&g->profile, FMT_Q4_K_TILE, m)
+            ? gpu_gemm_many(&g->profile, &many)
+            : gpu_gemm_choose(&g->profile, FMT_Q4_K_TILE, m, gpu_blocks(n, TILE_ROWS), k, false);
     printf("%s: %.2f us\n", gpu_kernel_name(how.kernel),
            time_product(g, &at, FMT_Q4_K_TILE, (struct shape){n, k}, m, &how));
     return 0;

@@ -12,41 +12,56 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "device/cuda/wgmma.cuh"
 
-enum { STEP = 64, STEP_ROW = 2 * STEP, STEPS = TILE_COLS / STEP, UNIT = MANY_UNIT, TILES_MOST = 4 };
+enum { STEP = 64, STEP_ROW = 2 * STEP, UNIT = MANY_UNIT, TILES_MOST = 4 };
+/* a chunk of x is two steps of 64 columns, as they are packed; a column of tiles is two chunks */
+enum { CHUNK_STEPS = 2, CHUNKS = TILE_COLS / STEP / CHUNK_STEPS };
 
 /* ---- rings ---- */
+
+/* A value that all lanes have: where the compiler knows that, it computes once a warp. */
+static __device__ __forceinline__ uint32_t same(uint32_t v)
+{
+    return __shfl_sync(~0u, v, 0);
+}
 
 /* A warp's tiles: as many as fit into MANY_RING bytes. */
 struct many_tiles {
     const uint8_t *from; /* the next to fetch */
     uint8_t *room;
-    uint64_t *full;
+    uint32_t full; /* their barriers, in shared memory */
     uint32_t left; /* tiles that are still to be fetched */
 
     __device__ __forceinline__ void fetch(uint32_t stage, uint32_t bytes)
     {
-        if (left && threadIdx.x % 32 == 0)
-            copy_bulk(room + stage * bytes, from, bytes, full + stage);
+        if (!left)
+            return;
+        if (threadIdx.x % 32 == 0) {
+            bar_expect(full + 8 * stage, bytes);
+            copy_counted(shared_address(room) + stage * bytes, from, bytes, full + 8 * stage);
+        }
         from += bytes;
-        left -= left ? 1 : 0;
+        left--;
     }
 };
 
 /* The block's chunks of x. */
 template <int ROWS> struct many_x {
-    enum { BYTES = ROWS * STEP_ROW };
-    const uint8_t *pack; /* the block's rows of its first chunk */
-    uint64_t step;       /* bytes from chunk to chunk */
-    uint32_t bytes;      /* of the rows that there are */
-    uint32_t count;      /* chunks */
-    uint32_t bits;       /* log2 of the stages */
-    uint8_t *room;
-    uint64_t *full, *empty; /* (stages) */
+    enum { STEP_BYTES = ROWS * STEP_ROW, BYTES = CHUNK_STEPS * STEP_BYTES };
+    const uint8_t *pack;        /* the block's rows of its first step */
+    uint64_t step;              /* bytes from step to step */
+    uint32_t bytes;             /* of the rows that there are */
+    uint32_t count;             /* chunks */
+    uint32_t bits;              /* log2 of the stages */
+    uint32_t room, full, empty; /* in shared memory; barriers of the stages */
+    uint32_t stage, parity;     /* of the column in use: its first chunk's */
 
     __device__ __forceinline__ void fetch(uint32_t i) const
     {
-        const uint32_t stage = i & ((1u << bits) - 1);
-        copy_bulk(room + stage * BYTES, pack + i * step, bytes, full + stage);
+        const uint32_t at = i & ((1u << bits) - 1);
+        bar_expect(full + 8 * at, CHUNK_STEPS * bytes);
+#pragma unroll
+        for (int s = 0; s < CHUNK_STEPS; s++)
+            copy_counted(room + at * BYTES + s * STEP_BYTES, pack + (i * CHUNK_STEPS + s) * step, bytes, full + 8 * at);
     }
     /* As many as there is room for. */
     __device__ __forceinline__ void begin() const
@@ -55,27 +70,32 @@ template <int ROWS> struct many_x {
         for (uint32_t i = 0; threadIdx.x == 0 && i < count && i < 1u << bits; i++)
             fetch(i);
     }
-    /* Where chunk i is in use, the one takes its turn whose place was given up half of the stages ago. */
-    __device__ __forceinline__ void refill(uint32_t i) const
+    /* While chunk h of a column is in use, one takes the place that was given up half of the stages ago. */
+    __device__ __forceinline__ void refill(uint32_t column, int h) const
     {
-        const uint32_t half = 1u << (bits - 1), free = i - half;
-        if (threadIdx.x || i < half || i + half >= count)
+        if (threadIdx.x)
             return;
-        bar_wait(empty + (free & (2 * half - 1)), free >> bits & 1);
+        const uint32_t half = 1u << (bits - 1), i = column * CHUNKS + h, free = i - half;
+        if (i < half || i + half >= count)
+            return;
+        bar_wait(empty + 8 * (free & (2 * half - 1)), free >> bits & 1);
         fetch(i + half);
     }
-    /* Chunk `column` * STEPS + step, as an operand. */
-    __device__ __forceinline__ uint64_t enter(uint32_t column, int step) const
+    /* Chunk h of the column, as an operand. */
+    __device__ __forceinline__ uint32_t enter(int h) const
     {
-        const uint32_t first = column * STEPS & ((1u << bits) - 1), turn = column * STEPS >> bits & 1;
-        bar_wait(full + first + step, turn);
-        return wgmma_rows(room + first * BYTES) + step * BYTES / 16;
+        bar_wait(full + 8 * (stage + h), parity);
+        return wgmma_rows_low(room + (stage + h) * BYTES);
     }
     /* A warp has used it. */
-    __device__ __forceinline__ void leave(uint32_t column, int step) const
+    __device__ __forceinline__ void leave(int h) const
     {
-        const uint32_t first = column * STEPS & ((1u << bits) - 1);
-        bar_arrive(empty + first + step, threadIdx.x % 32 == 0);
+        bar_arrive(empty + 8 * (stage + h), threadIdx.x % 32 == 0);
+    }
+    __device__ __forceinline__ void next()
+    {
+        stage = (stage + CHUNKS) & ((1u << bits) - 1);
+        parity ^= stage == 0;
     }
 };
 
@@ -105,6 +125,25 @@ template <int I> static __device__ __forceinline__ uint32_t plus_byte(uint32_t w
     return r;
 }
 
+/* 1024 + bytes 2I and 2I + 1 of w. */
+template <int I> static __device__ __forceinline__ uint32_t plus_bytes(uint32_t w, uint32_t k1024)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(w), "r"(k1024), "n"(0x5150 + 0x0202 * I));
+    return r;
+}
+
+/* Half I of v, twice: instructions take it so, for nothing. */
+template <int I> static __device__ __forceinline__ uint32_t both(uint32_t v)
+{
+    uint32_t r;
+    if constexpr (I)
+        asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {h, h};\n}" : "=r"(r) : "r"(v));
+    else
+        asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %1;\nmov.b32 %0, {l, l};\n}" : "=r"(r) : "r"(v));
+    return r;
+}
+
 struct many_q4k {
     enum { BYTES = TILE_Q4_K, CHUNKS = 4 };
     uint32_t s[2][2], m[2][2]; /* of rows g, g + 8: 6-bit scales and mins of subs 0..3, 4..7 */
@@ -126,19 +165,19 @@ struct many_q4k {
             m[r][0] = v.z & 0x3f3f3f3f, m[r][1] = (v.w >> 4 & 0x0f0f0f0f) | (v.z >> 2 & 0x30303030);
         }
     }
-    /* 1024 + n (16 n where SUB is odd) times the scale (a 16th of it), less 1024 scales, is n times the scale, exactly. */
+    /* 1024 + n (16 n where SUB is odd) times the scale (a 16th of it), less 1024 scales, is n times the scale, exactly.
+     * Scales and mins are made for two subs at a time. */
     template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8], const uint4 q[]) const
     {
         constexpr uint32_t MASK = SUB & 1 ? 0x00f000f0u : 0x000f000fu;
-        constexpr uint32_t ONE = SUB & 1 ? 0x2c002c00u : 0x3c003c00u; /* 1/16 or 1 */
-        constexpr uint32_t OFF = SUB & 1 ? 0xd400d400u : 0xe400e400u; /* -64 or -1024 */
         const uint4 v = q[SUB / 2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint32_t scale = fma2(plus_byte<SUB % 4>(s[r][SUB / 4], k1024), ONE, OFF),
-                           less = mul2(scale, 0xe400e400u),
-                           min = mul2(fma2(plus_byte<SUB % 4>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
-                                      dmin[r]);
+            const uint32_t scales = fma2(plus_bytes<SUB % 4 / 2>(s[r][SUB / 4], k1024), 0x2c003c00u, 0xd400e400u),
+                           lesses = mul2(scales, 0xe400e400u),
+                           mins = mul2(fma2(plus_bytes<SUB % 4 / 2>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
+                                       dmin[r]),
+                           scale = both<SUB & 1>(scales), less = both<SUB & 1>(lesses), min = both<SUB & 1>(mins);
             auto pair = [&](uint32_t bits) {
                 return fma2(fma2(and_or<MASK>(bits, k1024), scale, less), d[r], min);
             };
@@ -261,28 +300,27 @@ static __device__ __forceinline__ void many_mma(float c[ROWS / 8][4], const uint
 
 /* Subs SUB.. of a column: they are decoded while the group before them is multiplied. */
 template <int ROWS, int SUB, class SOURCE>
-static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w,
-                                                 const struct many_x<ROWS> &x, uint32_t column, uint64_t in)
+static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w, const struct many_x<ROWS> &x,
+                                                 uint32_t column, uint32_t in)
 {
     enum { SUBS = many_group<ROWS>::SUBS };
     uint32_t a[8 * SUBS];
-    if constexpr (SUB % 2 == 0)
-        in = x.enter(column, SUB / 2);
+    w.template ahead<SUB + SUBS, SUBS>();
     many_wait();
-    /* the group before the last was the last one of its chunk */
-    if constexpr (SUBS == 2 && SUB >= 4)
-        x.leave(column, SUB / 2 - 2);
-    else if constexpr (SUBS == 1 && SUB % 2 && SUB >= 3)
-        x.leave(column, SUB / 2 - 1);
-    if constexpr (SUB % 2 == 2 - SUBS)
-        x.refill(column * STEPS + SUB / 2);
+    if constexpr (SUB == 4 + SUBS)
+        x.leave(0); /* the group before the last was the last one of its chunk */
+    if constexpr (SUB % 4 == 2)
+        x.refill(column, SUB / 4);
     w.template sub<SUB>(a);
     if constexpr (SUBS == 2)
         w.template sub<SUB + 1>(a + 8);
+    if constexpr (SUB % 4 == 0)
+        in = x.enter(SUB / 4);
     many_ready<8 * SUBS>(a);
 #pragma unroll
     for (int i = 0; i < 2 * SUBS; i++)
-        many_mma<ROWS>(acc, a + 4 * i, in + 4 * (SUB % 2) + 2 * i);
+        many_mma<ROWS>(acc, a + 4 * i,
+                       wgmma_rows_of(in + SUB % 4 / 2 * many_x<ROWS>::STEP_BYTES / 16 + 4 * (SUB % 2) + 2 * i));
     wgmma_commit();
     if constexpr (SUB + SUBS < 8)
         many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
@@ -290,26 +328,27 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
 
 /* acc += the block's columns. SOURCE gives the operands of a sub; its calls mark where a column begins and ends. There a
  * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
- * turn of a loop. */
+ * turn of a loop. What the next column begins with is loaded meanwhile. */
 template <int ROWS, class SOURCE>
-static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w,
-                                                    const struct many_x<ROWS> &x)
+static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w, struct many_x<ROWS> x)
 {
     w.begin();
     x.begin();
-    for (uint32_t column = 0; column * STEPS < x.count; column++) {
-        w.enter();
+    w.enter();
+    const uint32_t columns = x.count / CHUNKS;
+    for (uint32_t column = 0; column < columns; column++) {
         many_subs<ROWS, 0>(acc, w, x, column, 0);
         w.leave();
+        if (column + 1 < columns)
+            w.enter();
         wgmma_done<ROWS / 8>(acc);
-#pragma unroll
-        for (int step = STEPS - many_group<ROWS>::SUBS; step < STEPS; step++)
-            x.leave(column, step);
+        x.leave(1);
+        x.next();
     }
 }
 
-/* Tiles, through the warp's ring. */
-template <class FORM> struct many_form {
+/* Tiles, through the warp's ring. A group of subs loads what the next one decodes. */
+template <class FORM, int GROUP> struct many_form {
     enum { DEPTH = MANY_RING / FORM::BYTES };
     static_assert(DEPTH <= TILES_MOST, "barriers");
     struct many_tiles tiles;
@@ -331,15 +370,20 @@ template <class FORM> struct many_form {
     }
     __device__ __forceinline__ void enter()
     {
-        bar_wait(tiles.full + stage, parity);
+        bar_wait(tiles.full + 8 * stage, parity);
         head = tile_head(tile(), FORM::BYTES, [](const uint8_t *p) { return *(const uint4 *)p; });
+        ahead<0, GROUP>();
     }
-    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
+    /* What subs SUB.. are the first to use. */
+    template <int SUB, int SUBS> __device__ __forceinline__ void ahead()
     {
 #pragma unroll
         for (int j = 0; j < FORM::CHUNKS; j++)
-            if (FORM::first(j) == SUB)
+            if (FORM::first(j) >= SUB && FORM::first(j) < SUB + SUBS)
                 q[j] = *(const uint4 *)(tile() + 512 * j + threadIdx.x % 32 * 16);
+    }
+    template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
+    {
         FORM(head).template sub<SUB>(a, q);
     }
     __device__ __forceinline__ void leave()
@@ -369,7 +413,7 @@ template <int FMT> struct many_rows {
     static_assert(DEPTH >= 2 && DEPTH <= TILES_MOST, "barriers");
     const uint8_t *row; /* of the lane: where its next copy begins */
     uint8_t *room;
-    uint64_t *full;
+    uint32_t full;
     uint32_t sub_next, sub_end; /* the first sub that is still to be fetched; the row's end */
     uint32_t at, to;            /* subs: the column's first; the end of the block's */
     uint32_t slot, parity;
@@ -389,10 +433,10 @@ template <int FMT> struct many_rows {
             return;
         const uint32_t bytes = 64 * min((uint32_t)SUBS, sub_end - sub_next), lane = threadIdx.x % 32;
         if (lane == 0)
-            bar_expect(full + place, TILE_ROWS * bytes);
+            bar_expect(full + 8 * place, TILE_ROWS * bytes);
         __syncwarp();
         if (lane < TILE_ROWS)
-            copy_counted(room + place * SLOT + lane * PITCH, row, bytes, full + place);
+            copy_counted(shared_address(room) + place * SLOT + lane * PITCH, row, bytes, full + 8 * place);
         row += BYTES;
         sub_next += SUBS;
     }
@@ -404,13 +448,16 @@ template <int FMT> struct many_rows {
     __device__ __forceinline__ void enter()
     {
     }
+    template <int SUB, int SUBS> __device__ __forceinline__ void ahead()
+    {
+    }
     /* Past the row's end there are zeros. */
     template <int SUB> __device__ __forceinline__ void sub(uint32_t a[8])
     {
         const uint32_t lane = threadIdx.x % 32;
         const bool there = at + SUB < sub_end;
         if (SUB % SUBS == 0 && there)
-            bar_wait(full + slot, parity);
+            bar_wait(full + 8 * slot, parity);
         const uint8_t *p = room + slot * SLOT + lane / 4 * PITCH + 64 * (SUB % SUBS) + lane % 4 * 16;
         uint4 u = *(const uint4 *)p, v = *(const uint4 *)(p + 8 * PITCH);
         u = many_plain<FMT>(u), v = many_plain<FMT>(v);
@@ -574,30 +621,31 @@ static __device__ __forceinline__ void many_leave(const float acc[ROWS / 8][4], 
 template <int ROWS>
 static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float acc[ROWS / 8][4],
                                                 const struct many_x<ROWS> &x, uint32_t from, uint8_t *rings,
-                                                uint64_t *full)
+                                                uint32_t full)
 {
-    const uint32_t warp = threadIdx.x / 32, units = blockDim.x / 128,
+    enum { SUBS = many_group<ROWS>::SUBS };
+    const uint32_t warp = same(threadIdx.x / 32), units = blockDim.x / 128,
                    unit = min(blockIdx.y * units + warp / 4, p.strips - 1);
     const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
     const struct mat &w = seg.w;
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(gemm_within(p, seg, unit) * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
     const struct many_tiles tiles = {w.base + strip * w.stride + (uint64_t)from * layout_tile_bytes(w.fmt),
-                                     rings + warp * MANY_RING, full + warp * TILES_MOST, x.count / STEPS};
+                                     rings + warp * MANY_RING, full + 8 * warp * TILES_MOST, x.count / CHUNKS};
     if (w.fmt == FMT_Q4_K_TILE) {
-        struct many_form<many_q4k> form(tiles);
+        struct many_form<many_q4k, SUBS> form(tiles);
         many_columns<ROWS>(acc, form, x);
     } else if (w.fmt == FMT_Q6_K_TILE) {
-        struct many_form<many_q6k> form(tiles);
+        struct many_form<many_q6k, SUBS> form(tiles);
         many_columns<ROWS>(acc, form, x);
     } else if (w.fmt == FMT_Q8_0) {
-        struct many_form<many_q8> form(tiles);
+        struct many_form<many_q8, SUBS> form(tiles);
         many_columns<ROWS>(acc, form, x);
     } else if (w.fmt == FMT_F16) {
-        struct many_rows<FMT_F16> rows(w, strip, from, x.count / STEPS, tiles);
+        struct many_rows<FMT_F16> rows(w, strip, from, x.count / CHUNKS, tiles);
         many_columns<ROWS>(acc, rows, x);
     } else {
-        struct many_rows<FMT_BF16> rows(w, strip, from, x.count / STEPS, tiles);
+        struct many_rows<FMT_BF16> rows(w, strip, from, x.count / CHUNKS, tiles);
         many_columns<ROWS>(acc, rows, x);
     }
 }
@@ -637,18 +685,20 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     bar_made();
     __syncthreads();
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
-    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + STEPS * first * step,
+    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * first * step,
                                    step,
                                    (rows + 7) / 8 * 8 * STEP_ROW,
-                                   STEPS * (last - first),
+                                   CHUNKS * (last - first),
                                    p.stages,
-                                   room,
-                                   x_full,
-                                   x_empty};
+                                   shared_address(room),
+                                   shared_address(x_full),
+                                   shared_address(x_empty),
+                                   0,
+                                   0};
     float *sums = (float *)room;
     const struct many_sums from = {sums, outputs + 4, 1, 0};
     float acc[ROWS / 8][4] = {};
-    many_sum<ROWS>(p, acc, x, first, room + (many_x<ROWS>::BYTES << p.stages), full);
+    many_sum<ROWS>(p, acc, x, first, room + (many_x<ROWS>::BYTES << p.stages), shared_address(full));
     __syncthreads(); /* all have used the rings */
     many_leave<ROWS>(acc, sums, from.ld);
     __syncthreads();

@@ -39,7 +39,7 @@ enum {
 };
 /* gemm_many: warps of a block and bytes of a warp's ring of tiles, chunks of x in shared memory, rows and outputs of a
  * block, all at most. */
-enum { MANY_WARPS = 16, MANY_RING = 2 * TILE_Q8_0, MANY_STAGES = 8, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
+enum { MANY_WARPS = 16, MANY_RING = 2 * TILE_Q8_0, MANY_STAGES = 4, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
 /* A warpgroup's outputs; kernels, by rows. */
 enum { MANY_UNIT = 64, MANY_KERNELS = 3 };
 

@@ -185,7 +185,7 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
                       uint32_t split, struct gpu_gemm *how)
 {
     const uint32_t blocks = gpu_blocks(p->units, groups), wide = gpu_blocks(p->m, rows),
-                   rings = groups * 4 * MANY_RING, stage = rows * 128, few = MANY_STAGES / 2;
+                   rings = groups * 4 * MANY_RING, stage = rows * 256, few = MANY_STAGES / 2;
     const uint64_t all = (uint64_t)blocks * wide * split, sms = (uint64_t)g->sms;
     uint32_t stages = MANY_STAGES, held = many_held(g, rings + stages * stage, groups);
     if (all > held * sms && many_held(g, rings + few * stage, groups) > held) {
@@ -195,7 +195,7 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
     *how = (struct gpu_gemm){.kernel = K_GEMM_MANY + (rows > 64 ? 2 : rows > 32),
                              .split = split,
                              .rows = rows,
-                             .stages = stages == MANY_STAGES ? 3 : 2,
+                             .stages = stages == MANY_STAGES ? 2 : 1,
                              .outputs = MANY_UNIT,
                              .grid = gpu_grid(wide, blocks, split, groups * 128, rings + stages * stage)};
     return held && (split == 1 || all <= held * sms);

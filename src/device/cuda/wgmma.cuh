@@ -19,6 +19,17 @@ static __device__ __forceinline__ uint64_t wgmma_rows(const uint8_t *at)
     return wgmma_operand(at, 16, 1024) | 1ull << 62;
 }
 
+/* The same in two steps: the low word, which alone depends on the address (in shared memory); and the operand. */
+static __device__ __forceinline__ uint32_t wgmma_rows_low(uint32_t at)
+{
+    return (at >> 4 & 0x3fff) | 1u << 16;
+}
+
+static __device__ __forceinline__ uint64_t wgmma_rows_of(uint32_t low)
+{
+    return (uint64_t)(1u << 30 | 1024 >> 4) << 32 | low;
+}
+
 #define C4(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 
 /* 16 of k, 64 columns. add false: c is overwritten. */
