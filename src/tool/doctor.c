@@ -68,7 +68,7 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     for (size_t i = 0; i < CHOICES; i++) {
         size_t s = i / 5, r = i % 5;
-        const bool wide = gpu_is_many(&g->profile, shapes[s].fmt, rows[r]);
+        const bool wide = gpu_is_many(&g->profile, shapes[s].fmt, rows[r], shapes[s].n);
         const struct gpu_many many = {.m = rows[r], .k = shapes[s].k, .units = shapes[s].n / MANY_UNIT};
         struct gpu_gemm how = wide ? gpu_gemm_many(&g->profile, &many)
                                    : gpu_gemm_choose(&g->profile, shapes[s].fmt, rows[r],

@@ -192,9 +192,10 @@ static void test_launch_table(void **state)
             assert_true(gpu_gemm_choose(&g, FMT_Q8_0, m, strips, 4096, true).grid.shared <= 87 << 10);
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, false, 0).stages, 1);
     g.wide = true;
-    assert_true(gpu_is_many(&g, FMT_Q8_0, 33) && !gpu_is_many(&g, FMT_Q8_0, 32) &&
-                gpu_is_many(&g, FMT_F16, 64) && !gpu_is_many(&g, FMT_Q4_K_TILE, 32) &&
-                !gpu_is_many(&g, FMT_MXFP4, 64));
+    assert_true(gpu_is_many(&g, FMT_Q8_0, 33, 64) && !gpu_is_many(&g, FMT_Q8_0, 32, 6144) &&
+                gpu_is_many(&g, FMT_F16, 17, 64) && !gpu_is_many(&g, FMT_F16, 16, 64) &&
+                gpu_is_many(&g, FMT_Q4_K_TILE, 17, 28672) && !gpu_is_many(&g, FMT_Q4_K_TILE, 16, 28672) &&
+                !gpu_is_many(&g, FMT_MXFP4, 64, 28672));
     /* kernels are built in for all modules or for none */
     for (int m = 1; m < MODULE_COUNT; m++)
         assert_int_equal(!gpu_blob(m), !gpu_blob(0));

@@ -475,7 +475,7 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
-            if (rows[m] > 16 && gpu_is_many(&g->profile, fmt, 64)) {
+            if (rows[m] > 16 && gpu_is_many(&g->profile, fmt, 64, 0)) {
                 const struct gpu_gemm how = gpu_gemm_many(&g->profile, &many);
                 const float wide = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 best = best > 0 && best < wide ? best : wide;
@@ -569,7 +569,7 @@ static int bench_product(uint32_t n, uint32_t k, uint32_t m)
     const struct places at = open_places(g);
     const struct gpu_many many = {.m = m, .k = k, .units = gpu_blocks(n, MANY_UNIT)};
     const struct gpu_gemm how =
-        gpu_is_many(&g->profile, FMT_Q4_K_TILE, m)
+        gpu_is_many(&g->profile, FMT_Q4_K_TILE, m, n)
             ? gpu_gemm_many(&g->profile, &many)
             : gpu_gemm_choose(&g->profile, FMT_Q4_K_TILE, m, gpu_blocks(n, TILE_ROWS), k, false);
     printf("%s: %.2f us\n", gpu_kernel_name(how.kernel),

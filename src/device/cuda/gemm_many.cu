@@ -70,16 +70,16 @@ template <int ROWS> struct many_x {
         for (uint32_t i = 0; threadIdx.x == 0 && i < count && i < 1u << bits; i++)
             fetch(i);
     }
-    /* While chunk h of a column is in use, one takes the place that was given up half of the stages ago. */
+    /* Near the end of chunk h of a column, one takes the place of the chunk before, once all warps have left that. */
     __device__ __forceinline__ void refill(uint32_t column, int h) const
     {
         if (threadIdx.x)
             return;
-        const uint32_t half = 1u << (bits - 1), i = column * CHUNKS + h, free = i - half;
-        if (i < half || i + half >= count)
+        const uint32_t stages = 1u << bits, free = column * CHUNKS + h - 1;
+        if (column + h == 0 || free + stages >= count)
             return;
-        bar_wait(empty + 8 * (free & (2 * half - 1)), free >> bits & 1);
-        fetch(i + half);
+        bar_wait(empty + 8 * (free & (stages - 1)), free >> bits & 1);
+        fetch(free + stages);
     }
     /* Chunk h of the column, as an operand. */
     __device__ __forceinline__ uint32_t enter(int h) const
@@ -309,7 +309,7 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
     many_wait();
     if constexpr (SUB == 4 + SUBS)
         x.leave(0); /* the group before the last was the last one of its chunk */
-    if constexpr (SUB % 4 == 2)
+    if constexpr ((SUB + SUBS) % 4 == 0)
         x.refill(column, SUB / 4);
     w.template sub<SUB>(a);
     if constexpr (SUBS == 2)

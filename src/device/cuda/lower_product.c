@@ -67,8 +67,11 @@ enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
 {
     bool many = true;
+    uint32_t outputs = 0;
     for (uint32_t i = 0; i < n; i++)
-        many = many && gpu_is_many(b->l->card, mat_of(b, p[i].weight)->fmt, b->m);
+        outputs += mat_of(b, p[i].weight)->n;
+    for (uint32_t i = 0; i < n; i++)
+        many = many && gpu_is_many(b->l->card, mat_of(b, p[i].weight)->fmt, b->m, outputs);
     return many ? PACK_ROWS : PACK_LANES;
 }
 

@@ -166,12 +166,13 @@ struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint
 
 /* ---- many rows ---- */
 
-bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
+bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t outputs)
 {
     const bool has =
         fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 || fmt == FMT_BF16;
-    const bool plain = fmt == FMT_F16 || fmt == FMT_BF16;
-    return g->wide && has && m > (plain ? 16 : 32); /* up to 32 rows of tiles mma is as fast, or faster */
+    /* up to 32 rows of tiles mma is faster where several warps share a strip (gemm_staged_few) */
+    const bool few = layout_is_tile(fmt) && outputs <= TILE_ROWS * GEMM_FEW / 2 * (uint32_t)g->sms;
+    return g->wide && has && m > (few ? 32 : 16);
 }
 
 /* Blocks that an SM holds: by their shared memory, and by their registers four warpgroups in all. */
@@ -205,7 +206,7 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
  * for itself, four together `full`; starting and storing take 3 us, and where blocks share columns adding up 3 more. */
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how)
 {
-    static const uint32_t alone[MANY_KERNELS] = {38, 40, 48}, full[MANY_KERNELS] = {58, 68, 98};
+    static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {49, 59, 105};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
                    held = many_held(g, how->grid.shared, groups),
                    steps = gpu_blocks(gpu_blocks(p->k, TILE_COLS), how->split) * 4;
