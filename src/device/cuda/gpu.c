@@ -82,7 +82,7 @@ static const struct kernel_row rows[] = {
     {K_ATTN_WIDE + 1, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_96"},
     {K_ATTN_WIDE + 2, MODULE_ATTN_WIDE, SHARED_MOST, "attn_wide_128"},
     {K_ATTN_JOIN, MODULE_ATTN_PREFILL, SHARED_USUAL, "attn_join"},
-    {K_ROUTER + 0, MODULE_MOE, SHARED_USUAL, "moe_router"},
+    {K_ROUTER + 0, MODULE_MOE, SHARED_USUAL, "moe_router_1"},
     {K_ROUTER + 1, MODULE_MOE, SHARED_USUAL, "moe_router_8"},
     {K_ROUTER + 2, MODULE_MOE, SHARED_USUAL, "moe_router_32"},
     {K_ROUTE, MODULE_MOE, SHARED_USUAL, "moe_route"},

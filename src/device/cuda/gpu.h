@@ -69,7 +69,7 @@ enum gpu_kernel {
     K_ATTN_PREFILL = K_ATTN_ROW + 4,
     K_ATTN_WIDE = K_ATTN_PREFILL + 4, /* + 0 to 2: head sizes 64, 96, 128, by wgmma */
     K_ATTN_JOIN = K_ATTN_WIDE + 3,
-    K_ROUTER, /* + 0..2: up to 32 rows, up to 64, more */
+    K_ROUTER, /* + 0..2: one row, up to 64, more */
     K_ROUTE = K_ROUTER + 3,
     K_GROUP,
     K_COMBINE,

@@ -139,27 +139,19 @@ static uint32_t router_outputs(const struct op_moe *o)
 static void put_router(struct lowering *b, const struct op_moe *o)
 {
     const struct input in = router_input(b, o);
-    /* up to 32 rows: four outputs a block, and as many blocks as there are SMs; more: eight rows a block, whose eight
-     * warps have an output each, or four */
-    enum { FEW = 32, FOUR = 4, ROWS = 8 };
-    const uint32_t outputs = router_outputs(o),
-                   kernel = b->m <= FEW              ? 0
-                            : b->m <= GEMM_ROWS_MOST ? 1
-                                                     : 2,
-                   wide = gpu_blocks(outputs, kernel == 0   ? FOUR
-                                              : kernel == 1 ? ROWS
-                                                            : ROWS * FOUR),
-                   high = (uint32_t)b->l->card->sms / wide,
-                   each = kernel ? ROWS : gpu_blocks(b->m, high ? high : 1);
-    struct launch *l =
-        lowering_add(b, K_ROUTER + kernel, ARGS_ROUTER,
-                     gpu_grid(wide, 0, 1, kernel ? 32 * ROWS : 32 * FOUR, 0), "norm and router, in float");
-    lowering_grid_rows(l, GRID_Y, each);
+    /* few rows: a block has four outputs of one row or of eight; more: four outputs a warp */
+    enum { ROWS = 8, WARPS = 8 };
+    const bool few = b->m <= GEMM_ROWS_MOST;
+    const uint32_t outputs = router_outputs(o), kernel = b->m == 1 ? 0 : few ? 1 : 2,
+                   warps = few ? ROUTER_WARPS : WARPS,
+                   wide = gpu_blocks(outputs, few ? ROUTER_OUTPUTS : ROUTER_OUTPUTS * warps);
+    struct launch *l = lowering_add(b, K_ROUTER + kernel, ARGS_ROUTER, gpu_grid(wide, 0, 1, 32 * warps, 0),
+                                    "norm and router, in float");
+    lowering_grid_rows(l, GRID_Y, b->m == 1 ? 1 : ROWS);
     l->a.router = (struct router_args){.x = in.x,
                                        .ldx = in.ldx,
                                        .k = in.k,
                                        .outputs = outputs,
-                                       .each = each,
                                        .norm = norm_of(b, in.norm),
                                        .w = *mat_of(b, o->router.weight),
                                        .bias = vector_of(b, o->router.bias),

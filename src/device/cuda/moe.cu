@@ -52,74 +52,143 @@ static __device__ __forceinline__ float router_scale(const struct router_args &p
     return p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
 }
 
-/* A warp an output, for p.each rows: its weights are in registers, times those of the norm, when the rows arrive. */
+/* Four outputs' weights of four columns, times those of the norm. */
 template <int FMT>
-static __device__ __forceinline__ void router_rows(const struct router_args &p, uint32_t out)
+static __device__ __forceinline__ void router_four(const struct router_args &p, uint32_t out, uint32_t at,
+                                                   float4 w[ROUTER_OUTPUTS])
 {
-    enum { AHEAD = 16 };
-    const uint32_t lane = threadIdx.x % 32, first = blockIdx.y * p.each, end = min(first + p.each, p.m);
-    const struct router_output o(p, out);
-    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float4 w[AHEAD], v[AHEAD];
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = at < p.k ? router_norm(p, at) : zero;
 #pragma unroll
-    for (int i = 0; i < AHEAD; i++) {
-        const uint32_t at = 4 * (lane + 32 * i);
-        w[i] = at < p.k ? router_weights<FMT>(o.w, o.n, at) : zero;
-    }
-    if (p.norm.w) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const uint32_t at = 4 * (lane + 32 * i);
-            v[i] = at < p.k ? *(const float4 *)(p.norm.w + at) : zero;
-        }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            w[i] = mul4(w[i], v[i]);
-    }
-    args_ahead(p);
-    dep_wait();
-#pragma unroll 1
-    for (uint32_t row = first; row < end; row++) {
-        const float *x = p.x + row * p.ldx;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const uint32_t at = 4 * (lane + 32 * i);
-            v[i] = at < p.k ? *(const float4 *)(x + at) : zero;
-        }
-        float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            sum += dot4(v[i], w[i]);
-            squares += dot4(v[i], v[i]);
-        }
-#pragma unroll 2
-        for (uint32_t at = 4 * (lane + 32 * AHEAD); at < p.k; at += 128) {
-            const float4 y = *(const float4 *)(x + at);
-            sum += dot4(y, mul4(router_weights<FMT>(o.w, o.n, at), router_norm(p, at)));
-            squares += dot4(y, y);
-        }
-        sum = warp_sum(sum);
-        squares = warp_sum(squares);
-        if (lane == 0)
-            p.logits[(uint64_t)row * p.outputs + out] = sum * router_scale(p, squares) + o.bias;
+    for (int j = 0; j < ROUTER_OUTPUTS; j++) {
+        const struct router_output o(p, min(out + j, p.outputs - 1));
+        w[j] = at < p.k ? mul4(router_weights<FMT>(o.w, o.n, at), norm) : zero;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(512) moe_router(const __grid_constant__ struct router_args p)
+static __device__ __forceinline__ void router_four(const struct router_args &p, uint32_t out, uint32_t at,
+                                                   float4 w[ROUTER_OUTPUTS])
 {
-    dep_launch();
-    const uint32_t out = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    if (out >= p.outputs)
-        return;
     if (p.w.fmt == FMT_F32)
-        router_rows<FMT_F32>(p, out);
+        router_four<FMT_F32>(p, out, at, w);
     else if (p.w.fmt == FMT_F16)
-        router_rows<FMT_F16>(p, out);
+        router_four<FMT_F16>(p, out, at, w);
     else
-        router_rows<FMT_BF16>(p, out);
+        router_four<FMT_BF16>(p, out, at, w);
 }
 
-enum { ROUTER_ROWS = 8, ROUTER_CHUNK = 512 };
+/* What the warps that share a row's columns have summed: of four outputs, and squares. */
+struct router_sums {
+    float output[ROUTER_OUTPUTS], squares;
+};
+
+static __device__ __forceinline__ struct router_sums router_sum(const float acc[ROUTER_OUTPUTS], float squares)
+{
+    struct router_sums s;
+#pragma unroll
+    for (int j = 0; j < ROUTER_OUTPUTS; j++)
+        s.output[j] = warp_sum(acc[j]);
+    s.squares = warp_sum(squares);
+    return s;
+}
+
+/* Output out + j of a row, from the sums of `warps` warps. */
+static __device__ __forceinline__ void router_store(const struct router_args &p, const struct router_sums *s,
+                                                    uint32_t warps, uint32_t row, uint32_t out, uint32_t j)
+{
+    if (row >= p.m || out + j >= p.outputs)
+        return;
+    float sum = 0.0f, squares = 0.0f;
+#pragma unroll 4
+    for (uint32_t i = 0; i < warps; i++) {
+        sum += s[i].output[j];
+        squares += s[i].squares;
+    }
+    p.logits[(uint64_t)row * p.outputs + out + j] =
+        sum * router_scale(p, squares) + router_output(p, out + j).bias;
+}
+
+/* One row, a block four outputs: its warps share the columns, and have their weights before the row is there. Code that runs
+ * once has to be fetched, and takes longer for that than for what it does: all of it is short. */
+extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS)
+    moe_router_1(const __grid_constant__ struct router_args p)
+{
+    __shared__ struct router_sums sums[ROUTER_WARPS];
+    dep_launch();
+    const uint32_t out = blockIdx.x * ROUTER_OUTPUTS;
+    float acc[ROUTER_OUTPUTS] = {}, squares = 0.0f;
+    for (uint32_t from = 0; from < p.k; from += 4 * blockDim.x) {
+        const uint32_t at = from + 4 * threadIdx.x;
+        float4 w[ROUTER_OUTPUTS];
+        router_four(p, out, at, w);
+        if (!from) {
+            args_ahead(p);
+            dep_wait();
+        }
+        const float4 x = at < p.k ? *(const float4 *)(p.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        squares += dot4(x, x);
+#pragma unroll
+        for (int j = 0; j < ROUTER_OUTPUTS; j++)
+            acc[j] += dot4(x, w[j]);
+    }
+    const struct router_sums mine = router_sum(acc, squares);
+    if (threadIdx.x % 32 == 0)
+        sums[threadIdx.x / 32] = mine;
+    __syncthreads();
+    if (threadIdx.x < ROUTER_OUTPUTS)
+        router_store(p, sums, blockDim.x / 32, 0, out, threadIdx.x);
+}
+
+enum { ROUTER_ROWS = 8, ROUTER_COLUMNS = 4 * 32 * ROUTER_WARPS };
+
+/* The same for eight rows, of which two warps share the columns; the weights are in shared memory. */
+extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS, 2)
+    moe_router_8(const __grid_constant__ struct router_args p)
+{
+    enum { EACH = ROUTER_WARPS / ROUTER_ROWS, STEPS = ROUTER_COLUMNS / 128 / EACH };
+    __shared__ __align__(16) float4 all[ROUTER_OUTPUTS][ROUTER_COLUMNS / 4];
+    __shared__ struct router_sums sums[ROUTER_ROWS][EACH];
+    dep_launch();
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, out = blockIdx.x * ROUTER_OUTPUTS,
+                   row = blockIdx.y * ROUTER_ROWS + warp / EACH;
+    const float *x = p.x + min(row, p.m - 1) * p.ldx;
+    float acc[ROUTER_OUTPUTS] = {}, squares = 0.0f;
+    for (uint32_t from = 0; from < p.k; from += ROUTER_COLUMNS) {
+        const uint32_t first = 32 * STEPS * (warp % EACH) + lane; /* in fours */
+        float4 w[ROUTER_OUTPUTS], v[STEPS];
+        router_four(p, out, from + 4 * threadIdx.x, w);
+        if (from)
+            __syncthreads();
+#pragma unroll
+        for (int j = 0; j < ROUTER_OUTPUTS; j++)
+            all[j][threadIdx.x] = w[j];
+        if (!from) {
+            args_ahead(p);
+            dep_wait();
+        }
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            const uint32_t at = from + 4 * (first + 32 * i);
+            v[i] = at < p.k ? *(const float4 *)(x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < STEPS; i++) {
+            squares += dot4(v[i], v[i]);
+#pragma unroll
+            for (int j = 0; j < ROUTER_OUTPUTS; j++)
+                acc[j] += dot4(v[i], all[j][first + 32 * i]);
+        }
+    }
+    const struct router_sums mine = router_sum(acc, squares);
+    if (lane == 0)
+        sums[warp / EACH][warp % EACH] = mine;
+    __syncthreads();
+    if (threadIdx.x < ROUTER_ROWS * ROUTER_OUTPUTS)
+        router_store(p, sums[threadIdx.x / ROUTER_OUTPUTS], EACH,
+                     blockIdx.y * ROUTER_ROWS + threadIdx.x / ROUTER_OUTPUTS, out, threadIdx.x % ROUTER_OUTPUTS);
+}
+
+enum { ROUTER_CHUNK = 512 };
 
 /* Products of EACH outputs with a chunk of the rows. */
 template <int FMT, int EACH>
@@ -191,8 +260,9 @@ static __device__ __forceinline__ void router_many(const struct router_args &p, 
         }
 }
 
-template <int EACH> static __device__ __forceinline__ void router_body(const struct router_args &p)
+extern "C" __global__ void __launch_bounds__(256) moe_router_32(const __grid_constant__ struct router_args p)
 {
+    enum { EACH = ROUTER_OUTPUTS };
     __shared__ __align__(16) float x[ROUTER_ROWS][ROUTER_CHUNK];
     __shared__ float scale[ROUTER_ROWS];
     dep_launch();
@@ -204,16 +274,6 @@ template <int EACH> static __device__ __forceinline__ void router_body(const str
         router_many<FMT_F16, EACH>(p, out, x, scale);
     else
         router_many<FMT_BF16, EACH>(p, out, x, scale);
-}
-
-extern "C" __global__ void __launch_bounds__(256) moe_router_8(const __grid_constant__ struct router_args p)
-{
-    router_body<1>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256) moe_router_32(const __grid_constant__ struct router_args p)
-{
-    router_body<4>(p);
 }
 
 /* ---- choice and grouping ---- */

@@ -412,11 +412,13 @@ struct finish_args { /* logits = softcap(scale * y + bias) */
 
 /* logits = norm(x) W^T + bias, in float; behind the experts' that of the shared expert where there is one, of the same
  * form. */
+/* The router of few rows: outputs and warps of a block. */
+enum { ROUTER_OUTPUTS = 4, ROUTER_WARPS = 16 };
 struct router_args {
     const float *x; /* (m, ldx) */
     uint64_t ldx;
-    uint32_t m, k, outputs, each; /* each: rows of a block */
-    struct norm_args norm;        /* none, or NORM_RMS without bias */
+    uint32_t m, k, outputs;
+    struct norm_args norm; /* none, or NORM_RMS without bias */
     struct mat w, shared;
     const float *bias;
     float *logits; /* (m, outputs) */
