@@ -294,60 +294,70 @@ template <bool OWN> static __device__ __forceinline__ void decode_sync()
         __syncthreads();
 }
 
-/* What the warps of a block add up, and the result where the block has all the keys. */
+/* What the warps of a block add up: their sums, already weighed, and the maxima and sums of their weights. */
 template <int C, int R> struct decode_room {
     float o[DECODE_WARPS][8 * R][32 * C + 4];
-    float result[8 * R][32 * C];
 };
 
-/* The finished queries to where they are wanted. Their heads lie side by side, so that they are whole columns of the pack
- * (the host asks for it only then). */
-template <int C, int R, bool OWN>
-static __device__ __forceinline__ void decode_store(const struct attn_args &p,
-                                                    const struct decode_room<C, R> &room, uint32_t first,
-                                                    uint32_t kvh, uint32_t queries)
+/* A warp's sums times its weight among all, into the room; where the block has all keys also over the sum of weights. */
+template <int C, int R>
+static __device__ __forceinline__ void decode_leave(const struct attn_args &p, struct flash<C, R> &s,
+                                                    struct decode_room<C, R> &room, const float2 (*ml)[8 * R],
+                                                    uint64_t part, uint32_t queries)
 {
-    const uint32_t group = p.heads / p.kv.heads, width = group * 32 * C;
-    decode_sync<OWN>();
-    for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS)
-        p.out[(first + i / width) * p.ldo + kvh * width + i % width] = (&room.result[0][0])[i];
-    if (!p.pack.pack)
-        return;
-    for (uint32_t c = threadIdx.x / 32; c < queries * 32 * C / 256; c += DECODE_WARPS) {
-        float x[8];
-        load8(&room.result[0][0] + 256 * c + 8 * (threadIdx.x % 32), 8, true, x);
-        pack_warp(p.pack, p.heads * 32 * C / 256, first + 256 * c / width,
-                  (kvh * width + 256 * c % width) / 256, x);
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4,
+                   group = p.heads / p.kv.heads;
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+        const uint32_t f = g + 8 * r;
+        float max = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++)
+            max = fmaxf(max, ml[w][f].x);
+#pragma unroll
+        for (int w = 0; w < DECODE_WARPS; w++)
+            sum += flash_exp(ml[w][f].x, max) * ml[w][f].y;
+        float weight = flash_exp(s.max[r], max);
+        if (p.splits == 1)
+            weight *= flash_scale(p.sinks, blockIdx.y * group + f % group, max, sum);
+        else if (warp == 0 && t == 0 && f < queries)
+            *(float2 *)(p.part_ml + 2 * (part + f)) = make_float2(max, sum);
+#pragma unroll
+        for (int i = 0; i < 4 * C; i++)
+            *(float2 *)&room.o[warp][f][8 * i + 2 * t] =
+                make_float2(s.o[i][2 * r] * weight, s.o[i][2 * r + 1] * weight);
     }
 }
 
-/* Adds up the warps: a part, or where the block has all the keys the result. */
+/* Adds up the warps, eight values a thread: a part, or the finished queries to where they are wanted. Their heads lie side by
+ * side, so that they are whole columns of the pack (the host asks for it only then). */
 template <int C, int R>
-static __device__ __forceinline__ void decode_merge(const struct attn_args &p, struct decode_room<C, R> &room,
-                                                    const float (*ml)[8 * R][2], uint32_t queries)
+static __device__ __forceinline__ void decode_store(const struct attn_args &p, const struct decode_room<C, R> &room,
+                                                    uint64_t part, uint32_t first, uint32_t queries)
 {
-    const uint32_t group = p.heads / p.kv.heads;
-    const uint64_t part =
-        (((uint64_t)blockIdx.z * p.kv.heads + blockIdx.y) * p.splits + blockIdx.x) * p.part_queries;
-    for (uint32_t i = threadIdx.x; i < queries * 32 * C; i += 32 * DECODE_WARPS) {
-        const uint32_t f = i / (32 * C), d = i % (32 * C);
-        float max = -INFINITY, sum = 0.0f, v = 0.0f;
+    const uint32_t width = p.heads / p.kv.heads * 32 * C;
+    const bool aligned = is_aligned(p.out, p.ldo);
+    for (uint32_t i = 8 * threadIdx.x; i < queries * 32 * C; i += 8 * 32 * DECODE_WARPS) {
+        const uint32_t f = i / (32 * C), d = i % (32 * C), row = first + i / width, at = blockIdx.y * width + i % width;
+        float x[8] = {};
 #pragma unroll
         for (int w = 0; w < DECODE_WARPS; w++)
-            max = fmaxf(max, ml[w][f][0]);
 #pragma unroll
-        for (int w = 0; w < DECODE_WARPS; w++) {
-            float e = flash_exp(ml[w][f][0], max);
-            sum += e * ml[w][f][1];
-            v += e * room.o[w][f][d];
+            for (int j = 0; j < 8; j += 4) {
+                const float4 v = *(const float4 *)&room.o[w][f][d + j];
+                x[j] += v.x, x[j + 1] += v.y, x[j + 2] += v.z, x[j + 3] += v.w;
+            }
+        float *to = p.splits == 1 ? p.out + row * p.ldo + at : p.part + (part + f) * (32 * C) + d;
+        if (aligned || p.splits > 1) {
+            *(float4 *)to = make_float4(x[0], x[1], x[2], x[3]);
+            *(float4 *)(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                to[j] = x[j];
         }
-        if (p.splits == 1) {
-            room.result[f][d] = v * flash_scale(p.sinks, blockIdx.y * group + f % group, max, sum);
-            continue;
-        }
-        p.part[(part + f) * (32 * C) + d] = v;
-        if (d == 0)
-            *(float2 *)(p.part_ml + 2 * (part + f)) = make_float2(max, sum);
+        if (p.splits == 1 && p.pack.pack)
+            pack_warp(p.pack, p.heads * 32 * C / 256, row, at / 256, x);
     }
 }
 
@@ -357,31 +367,14 @@ static __device__ __forceinline__ void decode_merge(const struct attn_args &p, s
 template <int C> struct decode_own {
     float q[8][32 * C], k[32 * C], v[32 * C];
 
-    /* f(head, where it goes) for the heads of the warp; h: position and page of all. */
-    template <class F>
-    __device__ __forceinline__ void each(const struct qkv_args &p, struct qkv_head h, uint32_t kvh, bool last,
-                                         F f)
+    /* The head of this warp, and where it goes; false: it has none. h: position and page of all. */
+    __device__ __forceinline__ bool mine(const struct qkv_args &p, struct qkv_head &h, uint32_t kvh, bool last, float *&to)
     {
-        const uint32_t group = p.heads / p.kv.heads, heads = group + (last ? 2 : 0);
-        for (uint32_t i = threadIdx.x / 32; i < heads; i += blockDim.x / 32) {
-            qkv_slot(p, i < group ? kvh * group + i : p.heads + (i == group ? 0 : p.kv.heads) + kvh, h);
-            f(h, i < group ? q[i] : i == group ? k : v);
-        }
-    }
-    __device__ __forceinline__ void ahead(const struct qkv_args &p, const struct qkv_head &h, uint32_t kvh,
-                                          bool last)
-    {
-        each(p, h, kvh, last, [&](const struct qkv_head &head, float *) { qkv_ahead(p, head); });
-    }
-    __device__ __forceinline__ void finish(const struct qkv_args &p, const struct qkv_head &h,
-                                           const struct turn &turn, uint32_t row, uint32_t kvh, bool last)
-    {
-        each(p, h, kvh, last, [&](const struct qkv_head &head, float *to) {
-            qkv_compute(p, head, turn, row, to);
-            if (head.kind != QKV_Q)
-                kv_store(p.kv, head.page, head.pos & (p.kv.tokens - 1), kvh, head.kind == QKV_V, to);
-        });
-        __syncthreads();
+        static_assert(ATTN_ROW_WARPS >= 8 + 2, "a warp a head");
+        const uint32_t group = p.heads / p.kv.heads, i = threadIdx.x / 32;
+        qkv_slot(p, i < group ? kvh * group + i : p.heads + (i == group ? 0 : p.kv.heads) + kvh, h);
+        to = i < group ? q[i] : i == group ? k : v;
+        return i < group + (last ? 2 : 0);
     }
     __device__ __forceinline__ void put(uint8_t *unit, uint32_t key) const
     {
@@ -401,7 +394,7 @@ static __device__ __forceinline__ void decode_body(const struct attn_args &p, co
 {
     extern __shared__ __align__(128) uint8_t keys[];
     struct decode_room<C, R> &room = *(struct decode_room<C, R> *)keys;
-    __shared__ float ml[DECODE_WARPS][8 * R][2];
+    __shared__ float2 ml[DECODE_WARPS][8 * R];
     __shared__ struct decode_own<OWN ? C : 1> own_room;
     struct decode_own<C> &heads = (struct decode_own<C> &)own_room; /* of OWN */
     dep_launch();
@@ -439,13 +432,25 @@ static __device__ __forceinline__ void decode_body(const struct attn_args &p, co
     if constexpr (OWN) {
         args_ahead(*own);
         const uint32_t row = p.meta.seq_first[seq];
-        const struct qkv_head head = qkv_start(*own, row, 0);
-        heads.ahead(*own, head, kvh, end == len);
+        struct qkv_head head = qkv_start(*own, row, 0);
+        float *to;
+        const bool mine = heads.mine(*own, head, kvh, end == len, to), plain = qkv_is_plain<C>(*own, head);
+        struct qkv_plain<C> lane_of;
+        if (mine && plain)
+            lane_of.ahead(*own, head);
+        else if (mine)
+            qkv_ahead(*own, head);
         const struct turn turn(own->freqs, own->rope != ROPE_NONE ? own->rope_dims : 0, head.pos, head.axes);
         dep_wait();
+        if (mine && plain)
+            lane_of.compute(*own, head, turn, row, to);
         for (; attends && ahead < p.stages; ahead++)
             ring.fetch(ahead);
-        heads.finish(*own, head, turn, row, kvh, end == len);
+        if (mine && !plain)
+            qkv_compute(*own, head, turn, row, to);
+        __syncthreads();
+        if (mine && head.kind != QKV_Q)
+            kv_store(own->kv, head.page, head.pos & (own->kv.tokens - 1), kvh, head.kind == QKV_V, to);
         if (!attends)
             return;
         flash_start<C, R, false>(s, p, query, heads.q[0]);
@@ -470,23 +475,16 @@ static __device__ __forceinline__ void decode_body(const struct attn_args &p, co
         __syncwarp();
         ring.fetch(i + p.stages);
     }
-    decode_sync<OWN>(); /* the rings are free: sums take their place */
     flash_end<C, R>(s);
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-        for (int i = 0; i < 4 * C; i++)
-            *(float2 *)&room.o[warp][g + 8 * r][8 * i + 2 * t] =
-                make_float2(s.o[i][2 * r], s.o[i][2 * r + 1]);
-        if (t == 0) {
-            ml[warp][g + 8 * r][0] = s.max[r];
-            ml[warp][g + 8 * r][1] = s.sum[r];
-        }
-    }
+    for (int r = 0; r < R; r++)
+        if (t == 0)
+            ml[warp][g + 8 * r] = make_float2(s.max[r], s.sum[r]);
+    decode_sync<OWN>(); /* the rings are free, too: sums take their place */
+    const uint64_t part = (((uint64_t)seq * p.kv.heads + kvh) * p.splits + blockIdx.x) * p.part_queries;
+    decode_leave<C, R>(p, s, room, ml, part, queries);
     decode_sync<OWN>();
-    decode_merge<C, R>(p, room, ml, queries);
-    if (p.splits == 1)
-        decode_store<C, R, OWN>(p, room, p.meta.seq_first[seq], kvh, queries);
+    decode_store<C, R>(p, room, part, p.meta.seq_first[seq], queries);
 }
 
 enum { PARTS_AHEAD = 32 };

@@ -213,3 +213,68 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
         __syncwarp();
     }
 }
+
+/* Heads of 32 * C values with nothing rare about them, in a warp's registers: what follows their products is short then.
+ * A lane has C of them, both of each pair that is rotated. */
+template <int C> struct qkv_plain {
+    float w[C], b[C];
+
+    static __device__ __forceinline__ uint32_t at(const struct qkv_args &p, int i)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        return p.rope == ROPE_PAIRS ? i / 2 * 64 + 2 * lane + i % 2 : i % 2 * (16 * C) + i / 2 * 32 + lane;
+    }
+    /* What needs no predecessor. */
+    __device__ __forceinline__ void ahead(const struct qkv_args &p, const struct qkv_head &h)
+    {
+        const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K ? p.k_bias : p.v_bias;
+        const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+        const float *weight = n.kind != NORM_NONE && n.w ? n.w + (n.w_len > 32 * C ? h.head * 32 * C : 0) : nullptr;
+#pragma unroll
+        for (int i = 0; i < C; i++) {
+            b[i] = bias ? bias[h.head * 32 * C + at(p, i)] : 0.0f;
+            w[i] = weight ? weight[at(p, i)] : 1.0f;
+        }
+    }
+    __device__ __forceinline__ void compute(const struct qkv_args &p, const struct qkv_head &h, const struct turn &turn,
+                                            uint32_t row, float *to) const
+    {
+        const uint32_t first = h.kind == QKV_Q ? 0 : p.heads + (h.kind == QKV_K ? 0 : p.kv.heads);
+        const float *y = p.y + row * p.ldy + (first + h.head) * 32 * C;
+        const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
+        const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+        float v[C], sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < C; i++)
+            v[i] = y[at(p, i)];
+#pragma unroll
+        for (int i = 0; i < C; i++) {
+            v[i] = v[i] * rs + b[i];
+            sum += v[i] * v[i];
+        }
+        if (n.kind != NORM_NONE) {
+            const float scale = rsqrtf(warp_sum(sum) / (float)(32 * C) + n.eps);
+#pragma unroll
+            for (int i = 0; i < C; i++)
+                v[i] *= scale * w[i];
+        }
+        const bool turns = h.kind != QKV_V && p.rope != ROPE_NONE;
+#pragma unroll
+        for (int i = 0; i < C / 2; i++) {
+            const float s = turns ? turn.sine[i % TURNS] * p.rope_factor : 0.0f,
+                        c = turns ? turn.cosine[i % TURNS] * p.rope_factor : 1.0f;
+            to[at(p, 2 * i)] = v[2 * i] * c - v[2 * i + 1] * s;
+            to[at(p, 2 * i + 1)] = v[2 * i] * s + v[2 * i + 1] * c;
+        }
+    }
+};
+
+/* Whether it can have the head. */
+template <int C> static __device__ __forceinline__ bool qkv_is_plain(const struct qkv_args &p, const struct qkv_head &h)
+{
+    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+    const bool norm = n.kind == NORM_NONE || (n.kind == NORM_RMS && n.heads && !n.b),
+               rope = p.rope == ROPE_NONE || (p.rope_dims == 32 * C && p.rope_first == 0);
+    return C % 2 == 0 && C / 2 <= TURNS && norm && rope && p.clamp <= 0.0f && !p.norm_last && !p.v_is_k &&
+           p.q_scale.beta == 0.0f;
+}

@@ -255,7 +255,7 @@ struct gpu_decode gpu_decode_choose(const struct gpu_profile *g, uint32_t querie
 {
     /* four warps' units of 16 keys (decode_ring of attn.cu), and then what they add up (decode_room) in their place */
     const uint32_t row = 2 * dim + (dim % 64 ? 0 : 64), unit = 4 * (16 * row + 32 * dim),
-                   sums = queries * (4 * (dim + 4) + dim) * 4, most = (uint32_t)g->shared_block;
+                   sums = queries * 4 * (dim + 4) * 4, most = (uint32_t)g->shared_block;
     struct gpu_decode best = {0};
     uint64_t least = UINT64_MAX;
     for (uint32_t stages = 3; stages; stages--) {
