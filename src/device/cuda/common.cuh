@@ -315,3 +315,11 @@ static __device__ __forceinline__ void load_more(uint4 &v, const uint8_t *p, boo
         : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
         : "l"(p), "r"((uint32_t)more));
 }
+
+/* Two bytes where `more` is true. */
+static __device__ __forceinline__ void load_more(uint16_t &v, const uint8_t *p, bool more)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global.L1::no_allocate.u16 %0, [%1];\n}"
+                 : "+h"(v)
+                 : "l"(p), "r"((uint32_t)more));
+}

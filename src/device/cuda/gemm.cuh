@@ -74,16 +74,12 @@ struct tile_head {
 template <class LOAD>
 static __device__ __forceinline__ struct tile_head tile_head(const uint8_t *tile, uint32_t bytes, LOAD get)
 {
-    const uint32_t g = threadIdx.x % 32 / 4;
+    const uint32_t g = threadIdx.x % 32 / 4, lanes = bytes == TILE_Q6_K ? 3072 : bytes == TILE_Q8_0 ? 4096 : 2048,
+                   row = bytes == TILE_MXFP4 ? 8 : 16;
+    const uint8_t *p = tile + lanes + row * g / 16 * 16;
     struct tile_head h = {};
-    if (bytes == TILE_MXFP4) {
-        const uint2 a = *(const uint2 *)(tile + 2048 + 8 * g), b = *(const uint2 *)(tile + 2112 + 8 * g);
-        h.row[0].x = a.x, h.row[0].y = a.y, h.row[1].x = b.x, h.row[1].y = b.y;
-        return h;
-    }
-    const uint8_t *p = tile + (bytes == TILE_Q4_K ? 2048 : bytes == TILE_Q6_K ? 3072 : 4096) + 16 * g;
     h.row[0] = get(p);
-    h.row[1] = get(p + 128);
+    h.row[1] = get(p + 8 * row);
     if (bytes == TILE_Q6_K) {
         h.d[0] = *(const uint16_t *)(tile + 3328 + 2 * g);
         h.d[1] = *(const uint16_t *)(tile + 3328 + 2 * (g + 8));
@@ -242,6 +238,12 @@ static __device__ __forceinline__ uint32_t pair_e2m1(uint32_t w, bool odd, bool 
     return (shift_by(w, by) & 0x0e000e00u) | (shift_by(w, by + 3) & 0x80008000u);
 }
 
+/* A row's exponents, which are half of the 16 bytes that its head has. */
+static __device__ __forceinline__ uint2 tile_exponents(const uint4 &v)
+{
+    return threadIdx.x & 4 ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y);
+}
+
 struct form_mxfp4 {
     enum { BYTES = TILE_MXFP4, CHUNKS = 4, MINS = 0 };
     uint2 e[2]; /* of a row: eight exponents */
@@ -260,7 +262,7 @@ struct form_mxfp4 {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            e[r] = make_uint2(h.row[r].x, h.row[r].y);
+            e[r] = tile_exponents(h.row[r]);
             const uint32_t four = __vmaxu4(e[r].x, e[r].y), two = __vmaxu4(four, four >> 16);
             most[r] = max(two & 255, two >> 8 & 255);
             d[r] = f8_e8m0_to_f32((uint8_t)most[r]);
@@ -290,13 +292,34 @@ template <int N> struct tile_ahead_of {
 
     __device__ __forceinline__ tile_ahead_of(uint32_t fmt, const uint8_t *p)
     {
-        const uint32_t chunks = fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
+        load(fmt, p);
+        load_head(fmt, p);
+    }
+    __device__ __forceinline__ tile_ahead_of()
+    {
+    }
+    static __device__ __forceinline__ uint32_t chunks(uint32_t fmt)
+    {
+        return fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
+    }
+    __device__ __forceinline__ void load(uint32_t fmt, const uint8_t *p)
+    {
 #pragma unroll
         for (int j = 0; j < N; j++) {
             q[j] = make_uint4(0, 0, 0, 0);
-            load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks);
+            load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks(fmt));
         }
-        head = tile_head(p, layout_tile_bytes(fmt), load_stream);
+    }
+    /* As tile_head, without a branch by form: where two ways meet, what was loaded is copied, and all wait for it. */
+    __device__ __forceinline__ void load_head(uint32_t fmt, const uint8_t *p)
+    {
+        const uint32_t g = threadIdx.x % 32 / 4, row = fmt == FMT_MXFP4 ? 8 : 16;
+        const uint8_t *at = p + 512 * chunks(fmt) + row * g / 16 * 16;
+        head.row[0] = load_stream(at);
+        head.row[1] = load_stream(at + 8 * row);
+        head.d[0] = head.d[1] = 0;
+        load_more(head.d[0], p + 3328 + 2 * g, fmt == FMT_Q6_K_TILE);
+        load_more(head.d[1], p + 3328 + 2 * (g + 8), fmt == FMT_Q6_K_TILE);
     }
 };
 struct tile_ahead : tile_ahead_of<CHUNKS_MOST> {

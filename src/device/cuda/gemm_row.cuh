@@ -240,7 +240,8 @@ struct row_mxfp4 : row_subs {
         const float scale = *(const float *)(x + ROW_SCALE) * (1.0f / 1024.0f); /* 2^14 / 2^24 */
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t two = (t < 2 ? head.row[i].x : head.row[i].y) >> 16 * (t & 1);
+            const uint2 e = tile_exponents(head.row[i]);
+            const uint32_t two = (t < 2 ? e.x : e.y) >> 16 * (t & 1);
             acc[i] += scale * (f8_e8m0_to_f32((uint8_t)two) * r[2 * i] +
                                f8_e8m0_to_f32((uint8_t)(two >> 8)) * r[2 * i + 1]);
         }

@@ -23,10 +23,13 @@ struct x_row {
     const float *
         residual; /* what this thread will add to its output, or NULL: on its way while weights are multiplied */
     float more;
+    struct tile_ahead &ahead; /* its head is asked for with the row: registers that must live longer would be copied */
+    uint32_t fmt;
+    const uint8_t *tiles;
 
     __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce,
-                                     const float *add)
-        : p(args), room(shared), sums(reduce), residual(add), more(0.0f)
+                                     const float *add, struct tile_ahead &first, uint32_t form, const uint8_t *from)
+        : p(args), room(shared), sums(reduce), residual(add), more(0.0f), ahead(first), fmt(form), tiles(from)
     {
     }
 
@@ -55,6 +58,7 @@ struct x_row {
     __device__ __forceinline__ void wait()
     {
         dep_wait();
+        ahead.load_head(fmt, tiles);
         if (residual)
             more = *residual;
     }
@@ -314,13 +318,13 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     const struct gemm_seg &to_seg = p.seg[gemm_segment(p, min(mine, p.strips - 1))];
     const uint32_t n = (mine - to_seg.first) * TILE_ROWS + threadIdx.x % TILE_ROWS;
     const bool stores = !p.paired && threadIdx.x < each * TILE_ROWS && mine < p.strips && n < to_seg.w.n;
-    const float bias = stores && to_seg.bias ? to_seg.bias[n] : 0.0f;
     const uint32_t fmt = seg.w.fmt;
     const uint8_t *tiles =
         seg.w.base + gemm_within(p, seg, strip) * seg.w.stride + from * layout_tile_bytes(fmt);
     float acc[2] = {0.0f, 0.0f};
-    struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr);
-    struct tile_ahead ahead(fmt, tiles);
+    struct tile_ahead ahead;
+    struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr, ahead, fmt, tiles);
+    ahead.load(fmt, tiles);
     args_ahead(p);
     x.begin(); /* in one place for all forms: its code is large */
     const bool convolves = stores && p.conv.w && &to_seg == &p.seg[p.conv.seg];
@@ -328,6 +332,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     if (convolves)
         conv.load(p.conv, n);
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
+    const float bias = stores && to_seg.bias ? to_seg.bias[n] : 0.0f; /* asked for before the weights it would spill */
     const float scale = x.scales() ? x.scale() : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
