@@ -852,6 +852,89 @@ static void test_classes(void **state)
     drop(&f);
 }
 
+/* Recurrences go in chunks where sequences have many rows; not those beside them that have few, nor what chunks cannot
+ * do. */
+static void test_chunks(void **state)
+{
+    (void)state;
+    const struct {
+        uint8_t chunks, delta, each;
+        uint32_t k_dim, v_dim, want[3]; /* kernels + 1 */
+    } cases[] = {{0, 1, 0, 128, 128, {K_SCAN + 3 + 1}},
+                 {1, 1, 0, 128, 128, {K_SCAN_READY + 3 + 1, K_SCAN_FOLLOW + 3 + 1}},
+                 {1, 0, 0, 64, 48, {K_SCAN_READY + 1, K_SCAN_FOLLOW + 1}},
+                 {2, 1, 0, 64, 64, {K_SCAN_READY + 2 + 1, K_SCAN_FOLLOW + 2 + 1, K_SCAN + 2 + 1}},
+                 {1, 1, 0, 136, 128, {K_SCAN + 4 + 1}},
+                 {1, 1, 0, 64, 24, {K_SCAN + 2 + 1}},
+                 {1, 1, 1, 128, 128, {K_SCAN_EACH + 3 + 1}}};
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
+        const size_t at = i / 2;
+        const bool exact = i % 2;
+        struct pass_test t;
+        start(&t, 128);
+        float *buffer[3] = {NULL, here, there};
+        const struct mat mat[2] = {{0}, {.base = packed, .n = 1, .k = 4, .stride = 16}};
+        uint32_t width[3] = {0, 4096, 4096}, found[3] = {0};
+        struct err e = {0};
+        t.ops[0] = (struct op){.kind = OP_SCAN,
+                               .scan = {.q = {1, 0},
+                                        .k = {1, 0},
+                                        .v = {1, 0},
+                                        .decay = {1, 0},
+                                        .write = {cases[at].delta ? 1 : 0, 0},
+                                        .out = {2, 0},
+                                        .heads = 4,
+                                        .k_heads = 2,
+                                        .k_dim = cases[at].k_dim,
+                                        .v_dim = cases[at].v_dim,
+                                        .delta = cases[at].delta,
+                                        .k_norm = {.kind = NORM_RMS, .heads = 2},
+                                        .decay_each = cases[at].each,
+                                        .a = 1,
+                                        .state = 1}};
+        t.plan.count = 1;
+        t.at.buffer = buffer;
+        t.at.chunks = packed;
+        t.l.width = width;
+        t.l.mat = mat;
+        t.l.path = exact ? PATH_FLOAT : PATH_PACK;
+        t.c.to = 1;
+        t.c.chunks = cases[at].chunks;
+        assert_int_equal(lower_plan(&t.l, &t.c, &t.list, &e), 0);
+        assert_in_range(t.list.count, 1, 3);
+        const struct launch_step s = {.meta = {.rows = 100, .seqs = 2}};
+        for (uint32_t j = 0; j < t.list.count; j++) {
+            struct launch *l = &t.list.all[j];
+            found[j] = l->kernel + 1u;
+            launch_bind(l, &s, &(struct launch_limits){0});
+            if (l->kernel < K_SCAN_READY || l->kernel >= K_SCAN_FOLLOW)
+                assert_int_equal(l->grid.y, 2);
+            else
+                assert_int_equal(l->grid.x, 4);
+            if (l->kernel < K_SCAN_READY)
+                assert_int_equal(l->a.scan.rows_most, j ? CHUNK_LEAST - 1 : UINT32_MAX);
+        }
+        if (exact) {
+            assert_int_equal(t.list.count, 1);
+            assert_in_range(found[0] - 1, K_SCAN, K_SCAN_READY - 1);
+        } else {
+            assert_memory_equal(found, cases[at].want, sizeof found);
+        }
+        launch_free(&t.list);
+    }
+}
+
+/* Chunks of sequences have numbers of their own, within the room for them. */
+static void test_chunk_numbers(void **state)
+{
+    (void)state;
+    for (uint32_t first = 0; first < 200; first++)
+        for (uint32_t rows = CHUNK_LEAST; rows < 400; rows++) {
+            const uint32_t behind = first / CHUNK_LEAST + gpu_blocks(rows, CHUNK_ROWS);
+            assert_true(behind <= (first + rows) / CHUNK_LEAST);
+        }
+}
+
 /* A router that sees another input than the experts do. */
 static void test_router_input(void **state)
 {
@@ -983,7 +1066,8 @@ int main(void)
         cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
         cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
         cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_blas_rows),
+        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

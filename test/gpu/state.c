@@ -22,6 +22,8 @@ struct layer {
     enum decay_kind decay;
     uint32_t sharing;
     bool delta, each, channels, tiled, qk_norm, mul, skip, no_scan, erase, before, rest, gates, cell;
+    bool chunks;         /* the steps are those of build_chunks */
+    float fast, slow;    /* what the state decays by, as powers; 0: as usual */
     enum cell_kind kind; /* of a cell */
     enum norm_kind norm; /* behind the recurrence */
     uint32_t norm_slices, gate_heads;
@@ -215,6 +217,83 @@ static const struct layer layers[] = {
      .v_dim = 9,
      .cols = 5,
      .decay = DECAY_SOFTPLUS},
+    {.name = "delta rule in chunks",
+     .heads = 4,
+     .k_heads = 2,
+     .k_dim = 128,
+     .v_dim = 128,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .delta = true,
+     .qk_norm = true,
+     .norm = NORM_RMS,
+     .norm_slices = 4,
+     .chunks = true},
+    {.name = "delta rule in chunks, tiled heads, 64 keys",
+     .heads = 6,
+     .k_heads = 3,
+     .k_dim = 64,
+     .v_dim = 64,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .delta = true,
+     .tiled = true,
+     .qk_norm = true,
+     .norm = NORM_RMS,
+     .norm_slices = 6,
+     .chunks = true},
+    {.name = "delta rule in chunks, strong decays",
+     .heads = 4,
+     .k_heads = 4,
+     .k_dim = 128,
+     .v_dim = 64,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .delta = true,
+     .qk_norm = true,
+     .norm = NORM_RMS,
+     .norm_slices = 4,
+     .chunks = true,
+     .fast = 30.0f,
+     .slow = 2.0f},
+    {.name = "delta rule in chunks, weak decays, odd",
+     .heads = 4,
+     .k_heads = 2,
+     .k_dim = 96,
+     .v_dim = 48,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .delta = true,
+     .tiled = true,
+     .qk_norm = true,
+     .norm = NORM_RMS,
+     .norm_slices = 4,
+     .chunks = true,
+     .fast = 0.01f,
+     .slow = 0.0001f},
+    {.name = "mamba 2 in chunks",
+     .heads = 4,
+     .k_heads = 1,
+     .k_dim = 128,
+     .v_dim = 64,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .skip = true,
+     .norm = NORM_RMS,
+     .gate_first = true,
+     .chunks = true},
+    {.name = "mamba 2 in chunks, 64 keys, strong decays",
+     .heads = 6,
+     .k_heads = 2,
+     .k_dim = 64,
+     .v_dim = 16,
+     .cols = 4,
+     .decay = DECAY_SOFTPLUS,
+     .norm = NORM_RMS,
+     .gate_first = true,
+     .chunks = true,
+     .fast = 30.0f,
+     .slow = 0.01f},
     {.name = "short convolution",
      .heads = 1,
      .k_heads = 1,
@@ -240,7 +319,7 @@ static struct op_scan scan_of(struct rig *r, const struct layer *l)
     o.q_scale = 0.3f, o.k_scale = l->qk_norm ? 1.0f / sqrtf((float)l->k_dim) : 0.2f;
     o.dt_range[0] = 0.001f, o.dt_range[1] = 3.0f, o.bound = -2.0f, o.write_scale = 1.0f;
     o.a = l->channels ? rig_matrix(r, DTYPE_F32, l->heads, l->k_dim, 1, 1.0f)
-                      : between(r, l->heads, -1.0f, -0.05f);
+                      : between(r, l->heads, l->fast ? -l->fast : -1.0f, l->fast ? -l->slow : -0.05f);
     if (l->channels) {
         float *a = (float *)r->weights.all[o.a].data;
         for (uint32_t i = 0; i < l->heads * l->k_dim; i++)
@@ -405,14 +484,33 @@ static void build_step(struct rig *r, int step)
     }
 }
 
-static float *run_steps(struct rig *r, const char *device, bool exact, size_t *count, struct err *e)
+/* Steps around the sizes of chunks, with sequences of few rows beside them. Every prompt keeps a state in its middle. */
+static void build_chunks(struct rig *r, int step)
+{
+    static const uint32_t rows[][8] = {{2, 31, 32, 33, 63, 64, 65}, {100}, {129, 0, 128, 1, 3}, {300}, {512},
+                                       {1, 1, 1, 1, 1, 1, 1, 1}};
+    if (step == 2)
+        rig_back(r, 0, 100);
+    rig_begin(r);
+    for (uint32_t i = 0; step < 6 && i < 8; i++)
+        if (rows[step][i])
+            rig_add(r, i, rows[step][i], true);
+    for (uint32_t i = 0; step >= 6 && i < 3; i++) /* pieces of different sequences */
+        rig_add(r, 8 + (i + (uint32_t)step) % 4, 17 + 41 * i, step % 2);
+}
+
+static float *run_steps(struct rig *r, const struct layer *l, const char *device, bool exact, size_t *count,
+                        struct err *e)
 {
     const struct device_options options = {.exact = exact, .no_parity = quick};
     float *all = mem_alloc(1u << 20, sizeof *all);
     *count = 0;
     bool good = all && !rig_open(r, device, &options, DTYPE_F32, TOKENS, e);
     for (int s = 0; good && s < (quick ? QUICK_STEPS : STEPS); s++) {
-        build_step(r, s);
+        if (l->chunks)
+            build_chunks(r, s);
+        else
+            build_step(r, s);
         const float *y = rig_run(r, e);
         const size_t n = (size_t)r->step.outs * VOCAB;
         if ((good = y != NULL))
@@ -446,9 +544,9 @@ static void check(const struct layer *l, uint32_t type)
     if ((only && !strstr(l->name, only)) || (type == DTYPE_Q8_0 && l->heads * l->v_dim % 32))
         return;
     build(&r, l, type);
-    float *want = run_steps(&r, "cpu", true, &n, &e);
+    float *want = run_steps(&r, l, "cpu", true, &n, &e);
     for (int exact = 1; exact >= 0; exact--) {
-        float *got = want ? run_steps(&r, "cuda", exact, &m, &e) : NULL;
+        float *got = want ? run_steps(&r, l, "cuda", exact, &m, &e) : NULL;
         const double d = got && m == n ? distance(got, want, n) : 1e9,
                      bound = exact     ? 5e-5
                              : l->each ? 4e-2 /* errors of decays add up over the keys */

@@ -70,6 +70,7 @@ BLOB(moe);
 BLOB(moe_row);
 BLOB(lora);
 BLOB(state);
+BLOB(scan_chunk);
 BLOB(small);
 
 const void *gpu_blob(enum gpu_module module)
@@ -91,6 +92,7 @@ const void *gpu_blob(enum gpu_module module)
         [MODULE_MOE_ROW] = quern_blob_moe_row,
         [MODULE_LORA] = quern_blob_lora,
         [MODULE_STATE] = quern_blob_state,
+        [MODULE_SCAN_CHUNK] = quern_blob_scan_chunk,
         [MODULE_SMALL] = quern_blob_small,
     };
     return all[module];

@@ -297,6 +297,24 @@ static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* Four matrices of 8 x 8 fp16 from shared memory: lane l has the address of row l % 8 of matrix l / 8, and gets numbers
+ * 2t and 2t + 1 of row g of each (lane 4g + t); turned: of column g. */
+static __device__ __forceinline__ void matrix_load(uint32_t r[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void matrix_load_turned(uint32_t r[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+
 /* Weights are read once: past L1. (Not by ld.global.nc, which the assembler moves behind dep_wait.) */
 static __device__ __forceinline__ uint4 load_stream(const uint8_t *p)
 {

@@ -83,6 +83,7 @@ struct step_sizes {
     uint32_t shared_width;
     uint64_t part; /* floats */
     uint64_t part_ml;
+    uint64_t chunk;     /* bytes of a recurrence's chunk; 0: none goes in chunks */
     uint32_t lora_rank; /* the largest rank of an adapter; 0: there are none */
     uint64_t lora_low;  /* floats of a row */
 };

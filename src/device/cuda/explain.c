@@ -89,6 +89,7 @@ struct step_class paper_step(const struct paper_card *c, uint32_t rows, uint32_t
     class.seqs = class.decode ? seqs : 0;
     class.keys = class.decode ? s->keys : 0;
     class.single = seqs == rows;
+    class.chunks = c->at.chunks && each >= CHUNK_LEAST;
     return class;
 }
 

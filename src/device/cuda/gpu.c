@@ -118,6 +118,14 @@ static const struct kernel_row rows[] = {
     {K_SCAN_ERASE + 3, MODULE_STATE, SHARED_USUAL, "scan_erase_8"},
     {K_SCAN_ERASE + 4, MODULE_STATE, SHARED_USUAL, "scan_erase_16"},
     {K_SCAN_ERASE + 5, MODULE_STATE, SHARED_USUAL, "scan_erase_32"},
+    {K_SCAN_READY + 0, MODULE_SCAN_CHUNK, SHARED_MOST, "scan_ready_64"},
+    {K_SCAN_READY + 1, MODULE_SCAN_CHUNK, SHARED_MOST, "scan_ready_128"},
+    {K_SCAN_READY + 2, MODULE_SCAN_CHUNK, SHARED_MOST, "delta_ready_64"},
+    {K_SCAN_READY + 3, MODULE_SCAN_CHUNK, SHARED_MOST, "delta_ready_128"},
+    {K_SCAN_FOLLOW + 0, MODULE_SCAN_CHUNK, SHARED_MOST, "scan_follow_64"},
+    {K_SCAN_FOLLOW + 1, MODULE_SCAN_CHUNK, SHARED_MOST, "scan_follow_128"},
+    {K_SCAN_FOLLOW + 2, MODULE_SCAN_CHUNK, SHARED_MOST, "delta_follow_64"},
+    {K_SCAN_FOLLOW + 3, MODULE_SCAN_CHUNK, SHARED_MOST, "delta_follow_128"},
     {K_CELL + CELL_LRU, MODULE_STATE, SHARED_USUAL, "cell_lru"},
     {K_CELL + CELL_AVERAGE, MODULE_STATE, SHARED_USUAL, "cell_average"},
     {K_CELL + CELL_GATES, MODULE_STATE, SHARED_USUAL, "cell_gates"},
@@ -248,7 +256,8 @@ static int find_kernel(struct gpu *g, uint32_t kernel, int module, const char *n
 /* Modules that are empty but in builds for sm_90a. */
 static bool is_hopper(int module)
 {
-    return module == MODULE_GEMM_WIDE || module == MODULE_GEMM_MANY || module == MODULE_ATTN_WIDE;
+    return module == MODULE_GEMM_WIDE || module == MODULE_GEMM_MANY || module == MODULE_ATTN_WIDE ||
+           module == MODULE_SCAN_CHUNK;
 }
 
 static int load_kernels(struct gpu *g, struct err *e)

@@ -27,6 +27,7 @@ enum gpu_module {
     MODULE_MOE_ROW,
     MODULE_LORA,
     MODULE_STATE,
+    MODULE_SCAN_CHUNK,
     MODULE_SMALL,
     MODULE_COUNT
 };
@@ -82,7 +83,9 @@ enum gpu_kernel {
     K_SCAN_EACH = K_SCAN + 6,           /* a decay for each key */
     K_SCAN_CHANNELS = K_SCAN_EACH + 6,  /* states that are vectors */
     K_SCAN_ERASE = K_SCAN_CHANNELS + 6, /* rows that erase, and a decay for each key */
-    K_CELL = K_SCAN_ERASE + 6,          /* + enum cell_kind */
+    K_SCAN_READY = K_SCAN_ERASE + 6,    /* in chunks: + 0..3: 64 and 128 keys, the same with the delta rule */
+    K_SCAN_FOLLOW = K_SCAN_READY + 4,   /* the same */
+    K_CELL = K_SCAN_FOLLOW + 4,         /* + enum cell_kind */
     K_GATE = K_CELL + 3,
     K_LORA_DOWN,
     K_LORA_UP,

@@ -309,23 +309,15 @@ static const char *launch_name(const struct launch *l)
 
 static void print_span(struct span s, struct buf *out)
 {
-    static const char *const name[PLACE_COUNT] = {[PLACE_PACK] = "pack",
-                                                  [PLACE_HALF] = "half",
-                                                  [PLACE_FP8] = "fp8",
-                                                  [PLACE_FLOATS] = "floats",
-                                                  [PLACE_Q8] = "q8",
-                                                  [PLACE_Y] = "y",
-                                                  [PLACE_Z] = "z",
-                                                  [PLACE_PARTS] = "parts",
-                                                  [PLACE_KV] = "kv",
-                                                  [PLACE_DECODED] = "decoded",
-                                                  [PLACE_ROUTE] = "route",
-                                                  [PLACE_SHARED] = "shared",
-                                                  [PLACE_STATE] = "state",
-                                                  [PLACE_LORA_X] = "lora x",
-                                                  [PLACE_LORA_LOW] = "lora ax",
-                                                  [PLACE_LOGITS] = "logits",
-                                                  [PLACE_HOST] = "host"};
+    static const char *const name[PLACE_COUNT] = {[PLACE_PACK] = "pack",     [PLACE_HALF] = "half",
+                                                  [PLACE_FP8] = "fp8",       [PLACE_FLOATS] = "floats",
+                                                  [PLACE_Q8] = "q8",         [PLACE_Y] = "y",
+                                                  [PLACE_Z] = "z",           [PLACE_PARTS] = "parts",
+                                                  [PLACE_KV] = "kv",         [PLACE_DECODED] = "decoded",
+                                                  [PLACE_ROUTE] = "route",   [PLACE_SHARED] = "shared",
+                                                  [PLACE_STATE] = "state",   [PLACE_CHUNKS] = "chunks",
+                                                  [PLACE_LORA_X] = "lora x", [PLACE_LORA_LOW] = "lora ax",
+                                                  [PLACE_LOGITS] = "logits", [PLACE_HOST] = "host"};
     if (s.place != PLACE_BUFFER)
         buf_printf(out, "%s", name[s.place]);
     else if (s.col)

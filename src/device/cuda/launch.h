@@ -73,6 +73,7 @@ enum launch_place {
     PLACE_ROUTE,   /* experts chosen, and the slots of their rows */
     PLACE_SHARED,  /* the shared expert's result */
     PLACE_STATE,   /* slots of state */
+    PLACE_CHUNKS,  /* what recurrences in chunks make of rows */
     PLACE_LORA_X,
     PLACE_LORA_LOW,
     PLACE_LOGITS,

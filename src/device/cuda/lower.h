@@ -50,8 +50,9 @@ struct scratch {
     uint64_t decoded_bytes;
     float *part, *part_ml;
     uint64_t part_floats;
-    float *logits;  /* (max_outs, out_width) */
-    float *results; /* the same, pinned host memory that the card can write to */
+    uint8_t *chunks; /* of recurrences (struct scan_chunk), the same for all; NULL: they go row by row */
+    float *logits;   /* (max_outs, out_width) */
+    float *results;  /* the same, pinned host memory that the card can write to */
     float *router, *route_weight, *slot_weight, *shared;
     int32_t *route_expert, *slot, *slot_row, *group_expert;
     struct moe_tile *tile;
@@ -108,6 +109,7 @@ struct step_class {
     uint8_t single; /* every sequence has one row */
     uint8_t lora;   /* some sequence has adapters */
     uint8_t spans;  /* some row has a span of keys */
+    uint8_t chunks; /* 1: some sequence has enough rows for a recurrence in chunks; 2: and some has not */
     uint8_t picks;  /* the card chooses tokens: 1 for some results, 2 for all */
 };
 
@@ -124,6 +126,14 @@ int lower_plan(const struct lower *l, const struct step_class *c, struct launch_
 static inline bool lower_is_gated(const struct op_out *o)
 {
     return o->gate.in.buffer || o->norm.heads > 1;
+}
+/* Whether prompts of a recurrence may go in chunks (scan_chunk.cu). Keys of the delta rule must be normed: with keys of any
+ * length what rows write may grow from row to row. */
+static inline bool lower_has_chunks(const struct op_scan *o)
+{
+    return !o->decay_each && !o->erase.buffer && !o->size.buffer && !o->sharing && !o->before && !o->rest &&
+           (!o->delta || o->k_norm.kind) && o->k_dim % 16 == 0 && o->k_dim <= CHUNK_KEYS_MOST &&
+           o->v_dim % 16 == 0;
 }
 /* Floats of a slot of state on the card. */
 uint64_t state_floats(const struct plan *p);

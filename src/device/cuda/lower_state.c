@@ -134,9 +134,94 @@ static uint32_t scan_lanes(uint32_t k_dim)
     return i;
 }
 
+static struct scan_args scan_args_of(const struct lowering *b, const struct op_scan *o, bool by_channel)
+{
+    return (struct scan_args){.q = buffer_at(b, o->q),
+                              .k = buffer_at(b, o->k),
+                              .v = buffer_at(b, o->v),
+                              .decay = buffer_at(b, o->decay),
+                              .write = buffer_at(b, o->write),
+                              .erase = buffer_at(b, o->erase),
+                              .rate = buffer_at(b, o->rate),
+                              .out = buffer_at(b, o->out),
+                              .ldq = buffer_ld(b, o->q),
+                              .ldk = buffer_ld(b, o->k),
+                              .ldv = buffer_ld(b, o->v),
+                              .ldd = buffer_ld(b, o->decay),
+                              .ldw = buffer_ld(b, o->write),
+                              .lde = buffer_ld(b, o->erase),
+                              .ldr = buffer_ld(b, o->rate),
+                              .size = buffer_at(b, o->size),
+                              .lds = buffer_ld(b, o->size),
+                              .least = buffer_at(b, o->least),
+                              .ldl = buffer_ld(b, o->least),
+                              .size_eps = o->size_eps,
+                              .ldo = buffer_ld(b, o->out),
+                              .q_norm = norm_of(b, &o->q_norm),
+                              .k_norm = norm_of(b, &o->k_norm),
+                              .q_scale = o->q_scale,
+                              .k_scale = o->k_scale,
+                              .heads = o->heads,
+                              .k_heads = o->k_heads,
+                              .k_dim = o->k_dim,
+                              .v_dim = o->v_dim,
+                              .keys = scan_keys(o),
+                              .sharing = o->sharing ? o->sharing : 1,
+                              .tiled = o->tiled,
+                              .delta = o->delta,
+                              .decay_each = o->decay_each,
+                              .by_channel = by_channel,
+                              .before = o->before,
+                              .rest = o->rest,
+                              .decay_kind = o->decay_kind,
+                              .a = vector_of(b, o->a),
+                              .lda = mat_of(b, o->a)->stride / sizeof(float),
+                              .bias = vector_of(b, o->bias),
+                              .skip = vector_of(b, o->skip),
+                              .dt_least = o->dt_range[0],
+                              .dt_most = o->dt_range[1],
+                              .bound = o->bound,
+                              .write_scale = o->write_scale,
+                              .rows_most = UINT32_MAX,
+                              .chunks = b->l->at->chunks,
+                              .state = state_of(b, o->state)};
+}
+
+static struct launch *put_scan(struct lowering *b, const struct op_scan *o, uint32_t kernel,
+                               const struct scan_args *a, struct gpu_grid grid, const char *why)
+{
+    struct launch *l = lowering_add(b, kernel, ARGS_SCAN, grid, why);
+    l->a.scan = *a;
+    l->reads[0] = buffer_span(o->v);
+    l->reads[1] = buffer_span(o->decay.buffer ? o->decay : o->write);
+    return l;
+}
+
+/* Sequences of many rows, in chunks. */
+static void put_chunks(struct lowering *b, const struct op_scan *o, struct scan_args a)
+{
+    const uint32_t keys = scan_chunk_keys(o->k_dim), kind = (keys > 64) + (o->delta ? 2 : 0);
+    a.rows_least = CHUNK_LEAST;
+    struct launch *l =
+        put_scan(b, o, K_SCAN_READY + kind, &a, gpu_grid(0, o->heads, 1, READY_THREADS, READY_SHARED(keys)),
+                 "chunks of the recurrence as matrices");
+    lowering_grid_rows(l, GRID_X, CHUNK_LEAST);
+    l->writes[0] = span_of(PLACE_CHUNKS);
+    l = put_scan(
+        b, o, K_SCAN_FOLLOW + kind, &a,
+        gpu_grid(o->heads * gpu_blocks(o->v_dim, CHUNK_COLUMNS), 0, 1, FOLLOW_THREADS, FOLLOW_SHARED(keys)),
+        "the recurrence, 64 rows at a time");
+    lowering_grid_rows(l, GRID_SEQS, 1);
+    l->reads[2] = span_of(PLACE_STATE);
+    l->reads[3] = span_of(PLACE_CHUNKS);
+    l->writes[0] = buffer_span(o->out);
+    l->writes[1] = span_of(PLACE_STATE);
+}
+
 void lower_scan(struct lowering *b, const struct op_scan *o)
 {
-    const bool by_channel = mat_of(b, o->a)->n > 1;
+    const bool by_channel = mat_of(b, o->a)->n > 1,
+               chunks = b->c->chunks && b->l->at->chunks && b->l->path == PATH_PACK && lower_has_chunks(o);
     const uint32_t lanes = scan_lanes(o->k_dim), columns = SCAN_THREADS >> lanes,
                    kernel = by_channel        ? K_SCAN_CHANNELS
                             : o->erase.buffer ? K_SCAN_ERASE
@@ -144,58 +229,17 @@ void lower_scan(struct lowering *b, const struct op_scan *o)
                                               : K_SCAN,
                    blocks = by_channel ? o->k_heads * gpu_blocks(o->heads / o->k_heads, columns)
                                        : o->heads * gpu_blocks(o->v_dim, columns);
-    struct launch *l = lowering_add(b, kernel + lanes, ARGS_SCAN, gpu_grid(blocks, 0, 1, SCAN_THREADS, 0),
-                                    "the recurrence, columns of the state in registers");
+    struct scan_args a = scan_args_of(b, o, by_channel);
+    if (chunks) {
+        put_chunks(b, o, a);
+        if (b->c->chunks == 1)
+            return;
+        a.rows_most = CHUNK_LEAST - 1;
+    }
+    struct launch *l = put_scan(b, o, kernel + lanes, &a, gpu_grid(blocks, 0, 1, SCAN_THREADS, 0),
+                                chunks ? "the recurrence, sequences of few rows"
+                                       : "the recurrence, columns of the state in registers");
     lowering_grid_rows(l, GRID_SEQS, 1);
-    l->a.scan = (struct scan_args){.q = buffer_at(b, o->q),
-                                   .k = buffer_at(b, o->k),
-                                   .v = buffer_at(b, o->v),
-                                   .decay = buffer_at(b, o->decay),
-                                   .write = buffer_at(b, o->write),
-                                   .erase = buffer_at(b, o->erase),
-                                   .rate = buffer_at(b, o->rate),
-                                   .out = buffer_at(b, o->out),
-                                   .ldq = buffer_ld(b, o->q),
-                                   .ldk = buffer_ld(b, o->k),
-                                   .ldv = buffer_ld(b, o->v),
-                                   .ldd = buffer_ld(b, o->decay),
-                                   .ldw = buffer_ld(b, o->write),
-                                   .lde = buffer_ld(b, o->erase),
-                                   .ldr = buffer_ld(b, o->rate),
-                                   .size = buffer_at(b, o->size),
-                                   .lds = buffer_ld(b, o->size),
-                                   .least = buffer_at(b, o->least),
-                                   .ldl = buffer_ld(b, o->least),
-                                   .size_eps = o->size_eps,
-                                   .ldo = buffer_ld(b, o->out),
-                                   .q_norm = norm_of(b, &o->q_norm),
-                                   .k_norm = norm_of(b, &o->k_norm),
-                                   .q_scale = o->q_scale,
-                                   .k_scale = o->k_scale,
-                                   .heads = o->heads,
-                                   .k_heads = o->k_heads,
-                                   .k_dim = o->k_dim,
-                                   .v_dim = o->v_dim,
-                                   .keys = scan_keys(o),
-                                   .sharing = o->sharing ? o->sharing : 1,
-                                   .tiled = o->tiled,
-                                   .delta = o->delta,
-                                   .decay_each = o->decay_each,
-                                   .by_channel = by_channel,
-                                   .before = o->before,
-                                   .rest = o->rest,
-                                   .decay_kind = o->decay_kind,
-                                   .a = vector_of(b, o->a),
-                                   .lda = mat_of(b, o->a)->stride / sizeof(float),
-                                   .bias = vector_of(b, o->bias),
-                                   .skip = vector_of(b, o->skip),
-                                   .dt_least = o->dt_range[0],
-                                   .dt_most = o->dt_range[1],
-                                   .bound = o->bound,
-                                   .write_scale = o->write_scale,
-                                   .state = state_of(b, o->state)};
-    l->reads[0] = buffer_span(o->v);
-    l->reads[1] = buffer_span(o->decay.buffer ? o->decay : o->write);
     l->reads[2] = span_of(PLACE_STATE);
     l->reads[3] = buffer_span(o->size);
     l->writes[0] = buffer_span(o->out);

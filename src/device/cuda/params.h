@@ -536,9 +536,50 @@ struct scan_args {
     const float *a, *bias, *skip; /* bias, skip: or NULL */
     uint64_t lda;                 /* of a, where states are vectors */
     float dt_least, dt_most, bound, write_scale;
+    uint32_t rows_least, rows_most; /* of sequences: those with fewer or more are left alone */
+    uint8_t *chunks;                /* of recurrences in chunks (scan_chunk_bytes); NULL: there are none */
     struct state_view state;
     struct meta meta;
 };
+
+/* Recurrences in chunks of CHUNK_ROWS rows of a sequence, as products of matrices (scan_chunk.cu). Sequences of CHUNK_LEAST
+ * rows and more have them: chunk i of one whose first row is f has number f / CHUNK_LEAST + i, which no other chunk has. */
+enum {
+    CHUNK_ROWS = 64,
+    CHUNK_LEAST = 32,
+    CHUNK_COLUMNS = 32, /* of the state, a block */
+    CHUNK_KEYS_MOST = 128,
+    READY_THREADS = 128,
+    FOLLOW_THREADS = 2 * CHUNK_COLUMNS
+};
+
+/* What rows of a chunk bring to a head, beside keys and queries. Matrices are fp16, in rows of 128 bytes of which 16 bytes c
+ * of row r lie in place c ^ r % 8. */
+struct scan_chunk {
+    uint16_t solve[CHUNK_ROWS * CHUNK_ROWS]; /* what rows write, from what each would write as the first */
+    uint16_t seen[CHUNK_ROWS * CHUNK_ROWS];  /* q k of rows up to its own, decayed */
+    float power[CHUNK_ROWS]; /* what the state has decayed by since the chunk began is e^power */
+    float left[CHUNK_ROWS];  /* e^power */
+    float write[CHUNK_ROWS];
+    float k_scale, q_scale, pad[2]; /* powers of two: of keys and queries as they are stored */
+};
+
+/* Keys of a chunk, for kernels: k_dim is padded with zeros. */
+static inline uint32_t scan_chunk_keys(uint32_t k_dim)
+{
+    return k_dim <= 64 ? 64 : CHUNK_KEYS_MOST;
+}
+
+/* Bytes of a chunk: for each key head its keys and then its queries, in rows like those of matrices, but as long as a key;
+ * then the struct scan_chunk of heads. */
+static inline uint64_t scan_chunk_bytes(uint32_t heads, uint32_t k_heads, uint32_t k_dim)
+{
+    return 4ull * CHUNK_ROWS * k_heads * scan_chunk_keys(k_dim) + (uint64_t)heads * sizeof(struct scan_chunk);
+}
+
+/* Shared memory of their kernels. */
+#define READY_SHARED(keys)  (CHUNK_ROWS * (4 * (keys) + 4 * (CHUNK_ROWS + 4) + 8) + 128)
+#define FOLLOW_SHARED(keys) (2 * (4 * CHUNK_ROWS * (keys) + (int)sizeof(struct scan_chunk) + 128) + 128)
 
 enum { CELL_THREADS = 64, CELL_ROWS = 8 }; /* CELL_ROWS: rows in flight */
 

@@ -72,6 +72,7 @@ int cache_reserve(struct replay_cache *c, const struct lower *l, uint32_t max_ro
         class.keys = 1 << 20;
         class.tiles = UINT32_MAX;
         class.decode = class.picks = 1;
+        class.chunks = m < CHUNK_LEAST ? 0 : 2;
         class.lora = l->plan->lora != NULL;
         if (lower_plan(l, &class, list, e))
             return -1;

@@ -84,6 +84,12 @@ static void measure_attn(const struct size_limits *d, const struct op_attn *o, s
     s->part_ml = parts * 2 > s->part_ml ? parts * 2 : s->part_ml;
 }
 
+static uint64_t measure_scan(const struct size_limits *d, const struct op_scan *o, uint64_t chunk)
+{
+    const uint64_t own = scan_chunk_bytes(o->heads, o->k_heads, o->k_dim);
+    return d->card->wide && lower_has_chunks(o) && own > chunk ? own : chunk;
+}
+
 static void measure_moe(const struct size_limits *d, const struct weights *all, const struct op_moe *o,
                         struct step_sizes *s)
 {
@@ -166,6 +172,9 @@ static void measure_op(const struct size_limits *d, const struct weights *all, c
         break;
     case OP_ATTN:
         measure_attn(d, &o->attn, s);
+        break;
+    case OP_SCAN:
+        s->chunk = measure_scan(d, &o->scan, s->chunk);
         break;
     case OP_PROJ:
         for (uint32_t j = 0; j < o->proj.count; j++)
@@ -265,6 +274,9 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     s->part = take(&b, z->part * 4);
     s->part_floats = z->part;
     s->part_ml = take(&b, z->part_ml * 4);
+    s->chunks = NULL;
+    if (z->chunk && !shape->exact && rows >= CHUNK_LEAST)
+        s->chunks = take(&b, rows / CHUNK_LEAST * z->chunk);
     s->logits = take(&b, (uint64_t)shape->max_outs * p->out_width * 4);
     place_moe(s, z, &b);
     s->lora_rank = z->lora_rank;

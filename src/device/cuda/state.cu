@@ -1,16 +1,6 @@
 /* Layers that keep a state: causal convolutions, recurrences, and the gate behind them. Columns of a recurrence's state are
  * independent of each other: a column stays in the registers of a few lanes while they follow its sequence, row by row. */
-#include "device/cuda/common.cuh"
-
-static __device__ __forceinline__ float sigmoid(float x)
-{
-    return 1.0f / (1.0f + expf(-x));
-}
-
-static __device__ __forceinline__ float softplus(float x)
-{
-    return x > 20.0f ? x : log1pf(expf(x));
-}
+#include "device/cuda/state.cuh"
 
 /* ---- convolution ---- */
 
@@ -165,29 +155,6 @@ template <int LANES, int EACH> struct scan_stage {
     int32_t out[scan_sizes<LANES>::ROWS];
 };
 
-struct scan_decay {
-    float dt, factor;
-};
-
-/* x: what the row adds to the bias. */
-static __device__ __forceinline__ struct scan_decay scan_decay_of(const struct scan_args &p, float a, float x)
-{
-    struct scan_decay d = {1.0f, 1.0f};
-    if (p.decay_kind == DECAY_SOFTPLUS) {
-        d.dt = fminf(fmaxf(softplus(x), p.dt_least), p.dt_most);
-        d.factor = expf(a * d.dt);
-    } else if (p.decay_kind == DECAY_SIGMOID) {
-        d.factor = expf(p.bound * sigmoid(a * x));
-    } else if (p.decay_kind == DECAY_EXP) {
-        d.factor = expf(a * expf(x));
-    } else if (p.decay_kind == DECAY_GIVEN) {
-        d.factor = x;
-    } else {
-        d.factor = expf(a);
-    }
-    return d;
-}
-
 /* A head of q or k of one row, normed and scaled, from a warp's registers to shared memory; zeros behind it. */
 template <int KEYS>
 static __device__ __forceinline__ void scan_key(const struct norm_args &n, const float *v, uint32_t head, float scale,
@@ -260,11 +227,6 @@ template <int LANES, int EACH> struct scan_ahead {
     float key[KEY_ITEMS][KEY_VALUES], v[COLUMN_ITEMS], decay[COLUMN_ITEMS], write[COLUMN_ITEMS], each[DECAY_ITEMS];
     int32_t out;
 };
-
-static __device__ __forceinline__ uint32_t scan_own(const struct scan_args &p, uint32_t head)
-{
-    return p.tiled ? head % p.k_heads : head / (p.heads / p.k_heads);
-}
 
 /* Whose k and v a head has: of its own, or shared. */
 template <int EACH> static __device__ __forceinline__ uint32_t scan_shared(const struct scan_args &p, uint32_t head)
@@ -361,13 +323,14 @@ static __device__ __forceinline__ void scan_stage_rows(const struct scan_args &p
         if (EACH == 2)
             s.decay[row][column] = d.dt;
         else if (EACH == 0 && column == 0)
-            s.decay[row][0] = d.factor;
+            s.decay[row][0] = scan_factor(p, d);
     }
 #pragma unroll
     for (int i = 0; EACH & 1 && i < A::DECAY_ITEMS; i++) {
         const uint32_t item = i * SCAN_THREADS + threadIdx.x, key = item % KEYS;
         const float bias = p.bias && key < p.k_dim ? p.bias[head * p.k_dim + key] : 0.0f;
-        s.decay[item / KEYS][key] = key < p.k_dim ? scan_decay_of(p, p.a[head], a.each[i] + bias).factor : 0.0f;
+        s.decay[item / KEYS][key] =
+            key < p.k_dim ? scan_factor(p, scan_decay_of(p, p.a[head], a.each[i] + bias)) : 0.0f;
     }
     if (threadIdx.x < ROWS)
         s.out[threadIdx.x] = a.out;
@@ -496,6 +459,8 @@ template <int LANES, int EACH> static __device__ __forceinline__ void scan_body(
         skip = p.skip[c.head];
     dep_wait();
     const uint32_t first = (uint32_t)p.meta.seq_first[seq], rows = (uint32_t)p.meta.seq_rows[seq];
+    if (EACH == 0 && rows > p.rows_most)
+        return; /* in chunks */
     struct scan_ahead<LANES, EACH> ahead;
     scan_fetch<LANES, EACH>(p, first, min((uint32_t)ROWS, rows), ahead);
     for (uint32_t from = 0; from < rows; from += ROWS) {

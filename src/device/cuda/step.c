@@ -172,7 +172,7 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
 {
     struct meta *m = &d->now.meta;
     uint64_t at = 0;
-    uint32_t longest = 1, width = round_pow2(s->table_width ? s->table_width : 1);
+    uint32_t longest = 1, many = 0, width = round_pow2(s->table_width ? s->table_width : 1);
     uint64_t ints = 4ull * s->rows + s->outs + 4ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
     if (ints * 4 > d->meta_bytes)
         return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared",
@@ -196,6 +196,7 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
         longest = s->seq[i].length > longest ? s->seq[i].length : longest;
         for (uint32_t r = 0; r < s->seq[i].rows && s->seq[i].first + r < s->rows; r++)
             row_seq[s->seq[i].first + r] = (int32_t)i;
+        many += s->seq[i].rows >= CHUNK_LEAST;
     }
     *c = lower_class(&d->lower, s->rows, s->outs);
     if (p->given)
@@ -217,6 +218,7 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
     c->seqs = c->decode ? s->seqs : 0;
     c->keys = c->decode ? d->now.keys : 0;
     c->single = s->seqs == s->rows;
+    c->chunks = !many || !d->at.chunks ? 0 : many == s->seqs ? 1 : 2;
     c->picks = !d->picks ? 0 : d->picks == s->outs ? 2 : 1;
     return 0;
 }
