@@ -120,7 +120,7 @@ static __device__ __forceinline__ void choice_experts(const struct route_args &p
         const uint32_t e = i >> bits, part = i & (parts - 1);
         const float v = c.key[min(e, n - 1)];
         uint32_t rank = 0;
-#pragma unroll 1
+#pragma unroll 4
         for (uint32_t j = 4 * part; j < n; j += 4 * parts) {
             const float4 w = *(const float4 *)(c.key + j);
             rank += w.x > v || (w.x == v && j < e);

@@ -292,29 +292,15 @@ template <int N> struct tile_ahead_of {
 
     __device__ __forceinline__ tile_ahead_of(uint32_t fmt, const uint8_t *p)
     {
-        load(fmt, p);
-        load_head(fmt, p);
-    }
-    __device__ __forceinline__ tile_ahead_of()
-    {
-    }
-    static __device__ __forceinline__ uint32_t chunks(uint32_t fmt)
-    {
-        return fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
-    }
-    __device__ __forceinline__ void load(uint32_t fmt, const uint8_t *p)
-    {
+        const uint32_t chunks = fmt == FMT_Q4_K_TILE || fmt == FMT_MXFP4 ? 4 : fmt == FMT_Q6_K_TILE ? 6 : 8;
 #pragma unroll
         for (int j = 0; j < N; j++) {
             q[j] = make_uint4(0, 0, 0, 0);
-            load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks(fmt));
+            load_more(q[j], p + 512 * j + threadIdx.x % 32 * 16, j < chunks);
         }
-    }
-    /* As tile_head, without a branch by form: where two ways meet, what was loaded is copied, and all wait for it. */
-    __device__ __forceinline__ void load_head(uint32_t fmt, const uint8_t *p)
-    {
+        /* as tile_head, without a branch by form: where two ways meet, what was loaded is copied, and all wait for it */
         const uint32_t g = threadIdx.x % 32 / 4, row = fmt == FMT_MXFP4 ? 8 : 16;
-        const uint8_t *at = p + 512 * chunks(fmt) + row * g / 16 * 16;
+        const uint8_t *at = p + 512 * chunks + row * g / 16 * 16;
         head.row[0] = load_stream(at);
         head.row[1] = load_stream(at + 8 * row);
         head.d[0] = head.d[1] = 0;

@@ -20,16 +20,12 @@ struct x_row {
     const struct gemm_args &p;
     uint8_t *room;
     float *sums; /* 2 x GEMM_DEEP */
-    const float *
-        residual; /* what this thread will add to its output, or NULL: on its way while weights are multiplied */
+    const float *add; /* what this thread adds to its output, or NULL: on its way while weights are multiplied */
     float more;
-    struct tile_ahead &ahead; /* its head is asked for with the row: registers that must live longer would be copied */
-    uint32_t fmt;
-    const uint8_t *tiles;
 
     __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce,
-                                     const float *add, struct tile_ahead &first, uint32_t form, const uint8_t *from)
-        : p(args), room(shared), sums(reduce), residual(add), more(0.0f), ahead(first), fmt(form), tiles(from)
+                                     const float *added)
+        : p(args), room(shared), sums(reduce), add(added), more(0.0f)
     {
     }
 
@@ -58,9 +54,8 @@ struct x_row {
     __device__ __forceinline__ void wait()
     {
         dep_wait();
-        ahead.load_head(fmt, tiles);
-        if (residual)
-            more = *residual;
+        if (add)
+            more = *add;
     }
 
     /* The row is in parts: a column of a warp at a time. */
@@ -322,9 +317,10 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     const uint8_t *tiles =
         seg.w.base + gemm_within(p, seg, strip) * seg.w.stride + from * layout_tile_bytes(fmt);
     float acc[2] = {0.0f, 0.0f};
-    struct tile_ahead ahead;
-    struct x_row x(p, row_room, sums, stores && p.residual ? p.residual + n : nullptr, ahead, fmt, tiles);
-    ahead.load(fmt, tiles);
+    /* the residual or, without one, the bias is on its way meanwhile; there is no register for both */
+    const float *add = p.residual ? p.residual : to_seg.bias;
+    struct x_row x(p, row_room, sums, stores && add ? add + n : nullptr);
+    struct tile_ahead ahead(fmt, tiles);
     args_ahead(p);
     x.begin(); /* in one place for all forms: its code is large */
     const bool convolves = stores && p.conv.w && &to_seg == &p.seg[p.conv.seg];
@@ -332,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
     if (convolves)
         conv.load(p.conv, n);
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
-    const float bias = stores && to_seg.bias ? to_seg.bias[n] : 0.0f; /* asked for before the weights it would spill */
+    const float late = stores && p.residual && to_seg.bias ? to_seg.bias[n] : 0.0f;
     const float scale = x.scales() ? x.scale() : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -346,12 +342,12 @@ extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
         gemm_store_pairs<1>(p, room, gemm_rows{1, 0, 0});
     if (!stores)
         return;
-    float y = bias;
+    float y = late;
     /* all loads at once: one after the other they take longer than the rest of this */
 #pragma unroll
     for (uint32_t j = 0; j < GEMM_DEEP; j++)
         y += j < p.split ? room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0] : 0.0f;
-    y = y * p.scale + x.more;
+    y = p.residual ? y * p.scale + x.more : (y + x.more) * p.scale;
     to_seg.y[n] = y;
     if (convolves)
         conv.store(p.conv, n, y);

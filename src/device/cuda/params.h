@@ -578,7 +578,7 @@ static inline uint64_t scan_chunk_bytes(uint32_t heads, uint32_t k_heads, uint32
 }
 
 /* Shared memory of their kernels. */
-#define READY_SHARED(keys)  (CHUNK_ROWS * (4 * (keys) + 4 * (CHUNK_ROWS + 4) + 8) + 128)
+#define READY_SHARED(keys)  (CHUNK_ROWS * (4 * (keys) + 4 * (CHUNK_ROWS + 4) + 12) + 128)
 #define FOLLOW_SHARED(keys) (2 * (4 * CHUNK_ROWS * (keys) + (int)sizeof(struct scan_chunk) + 128) + 128)
 
 enum { CELL_THREADS = 64, CELL_ROWS = 8 }; /* CELL_ROWS: rows in flight */

@@ -58,7 +58,7 @@ template <int ROW, bool BY_COLUMNS> struct chunk_lane {
 template <int KEYS> struct ready_room {
     uint16_t k[CHUNK_ROWS * KEYS], q[CHUNK_ROWS * KEYS];
     float side[CHUNK_ROWS][SIDE]; /* the triangle, then its inverse */
-    float power[CHUNK_ROWS], write[CHUNK_ROWS], most[2][READY_THREADS / 32];
+    float power[CHUNK_ROWS], write[CHUNK_ROWS], self[CHUNK_ROWS], most[2][READY_THREADS / 32];
 };
 static_assert(sizeof(ready_room<64>) <= READY_SHARED(64) && sizeof(ready_room<128>) <= READY_SHARED(128),
               "room");
@@ -168,6 +168,38 @@ static __device__ __forceinline__ void ready_store(const float v[16][KEYS / 32],
     }
 }
 
+/* q k of each row with itself, from floats: under strong decays it is all that a row sees, and a norm may follow. What keys
+ * lack as fp16 waits in the room of the triangle for the queries; a lane takes what it has left there. */
+template <int KEYS>
+static __device__ __forceinline__ void ready_self(const float v[16][KEYS / 32], float scale, bool query,
+                                                  struct ready_room<KEYS> &s)
+{
+    enum { EACH = KEYS / 32, ROW = 2 * KEYS };
+    const uint32_t lane = threadIdx.x % 32, byte = lane * 2 * EACH, first = threadIdx.x / 32 * 16;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const uint32_t row = first + i, at = row * ROW + ((byte / 16 ^ row % 8) * 16 + byte % 16);
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < EACH / 2; j++) {
+            const float2 high = __half22float2(*(const __half2 *)((const uint8_t *)s.k + at + 4 * j));
+            uint32_t *low = (uint32_t *)((uint8_t *)s.side[row] + byte + 4 * j);
+            const float a = v[i][2 * j] * scale, b = v[i][2 * j + 1] * scale;
+            if (query) {
+                const float2 rest = __half22float2(*(const __half2 *)low);
+                sum += a * (high.x + rest.x) + b * (high.y + rest.y);
+            } else {
+                *low = half_bits2(a - high.x, b - high.y);
+            }
+        }
+        if (query) {
+            sum = warp_sum(sum);
+            if (lane == 0)
+                s.self[row] = sum;
+        }
+    }
+}
+
 /* Powers of the rows, summed, and how strongly they write. A warp, two rows a lane. */
 static __device__ __forceinline__ void ready_powers(const struct scan_args &p, const struct chunk_rows &c,
                                                     uint32_t head, float *power, float *write)
@@ -238,8 +270,10 @@ static __device__ __forceinline__ void ready_products(struct ready_room<KEYS> &s
             float d[2];
             const uint32_t i = 8 * j + 2 * t;
 #pragma unroll
-            for (int e = 0; e < 2; e++)
+            for (int e = 0; e < 2; e++) {
                 d[e] = i + e <= row ? __expf(power - s.power[i + e]) : 0.0f;
+                y[j][2 * h + e] = i + e == row ? s.self[row] : y[j][2 * h + e];
+            }
             *(uint32_t *)((uint8_t *)seen + row * MATRIX_ROW + (j ^ row % 8) * 16 + 4 * t) = half_bits2(
                 y[j][2 * h] * d[0] * (1.0f / SEEN_SCALE), y[j][2 * h + 1] * d[1] * (1.0f / SEEN_SCALE));
             if constexpr (DELTA)
@@ -362,6 +396,7 @@ template <int KEYS, bool DELTA> static __device__ __forceinline__ void ready_bod
         /* at most 2^6: a sum of products of CHUNK_KEYS_MOST keys is below 2^19 */
         const float scale = 0x1p-4f * chunk_scale(fmaxf(fmaxf(all[0], all[1]), fmaxf(all[2], all[3])));
         ready_store<KEYS>(v, scale, query ? s.q : s.k, keys + query * (pair / 2), stores);
+        ready_self<KEYS>(v, scale, query, s);
         k_scale = query ? k_scale : scale;
         q_scale = scale;
     }
