@@ -512,17 +512,23 @@ static __device__ __forceinline__ float gemm_bias(const struct gemm_seg &seg, ui
     return seg.bias ? seg.bias[(uint64_t)expert * seg.w.n + n] : 0.0f;
 }
 
+/* log2 of the rows of a block, rounded up: what counts in powers of two needs no division. */
+template <int NB> static __device__ __forceinline__ uint32_t gemm_row_bits(const struct gemm_rows &rows)
+{
+    return 32 - __clz(min(rows.m, 8u * NB) - 1);
+}
+
 /* Gate and up of 16 outputs lie in neighbouring strips of one block: y = act(gate) * up. */
 template <int NB>
 static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &p,
                                                         const float (*room)[TILE_ROWS][NB * 8 + 1],
                                                         const struct gemm_rows &rows)
 {
-    const uint32_t pairs = blockDim.x / 32 / p.split / 2, streams = min(rows.m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS * streams; i += blockDim.x) {
-        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
+    const uint32_t pairs = blockDim.x / 32 / p.split / 2, bits = gemm_row_bits<NB>(rows);
+    for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS << bits; i += blockDim.x) {
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1), k = i / TILE_ROWS >> bits;
         const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
-        if (n >= p.seg[0].w.n)
+        if (n >= p.seg[0].w.n || stream >= rows.m)
             continue;
         float gate = gemm_bias(p.seg[0], rows.expert, n), up = gemm_bias(p.seg[1], rows.expert, n);
         for (uint32_t j = 0; j < p.split; j++) {
@@ -539,11 +545,11 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
                                                   const float (*room)[TILE_ROWS][NB * 8 + 1],
                                                   const struct gemm_rows &rows)
 {
-    const uint32_t per_block = blockDim.x / 32 / p.split, streams = min(rows.m, (uint32_t)NB * 8);
-    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS * streams; i += blockDim.x) {
-        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS % streams, k = i / (TILE_ROWS * streams);
+    const uint32_t per_block = blockDim.x / 32 / p.split, bits = gemm_row_bits<NB>(rows);
+    for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS << bits; i += blockDim.x) {
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1), k = i / TILE_ROWS >> bits;
         const uint32_t strip = blockIdx.x * per_block + k;
-        if (strip >= p.strips)
+        if (strip >= p.strips || stream >= rows.m)
             continue;
         const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
         const uint32_t n = (strip - seg.first) * TILE_ROWS + row;
