@@ -329,16 +329,18 @@ static __device__ __forceinline__ void decode_leave(const struct attn_args &p, s
     }
 }
 
-/* Adds up the warps, eight values a thread: a part, or the finished queries to where they are wanted. Their heads lie side by
- * side, so that they are whole columns of the pack (the host asks for it only then). */
+/* Adds up the warps, eight values a thread: a part, or the finished queries to where they are wanted. Their heads lie
+ * side by side, so that they are whole columns of the pack (the host asks for it only then). */
 template <int C, int R>
-static __device__ __forceinline__ void decode_store(const struct attn_args &p, const struct decode_room<C, R> &room,
-                                                    uint64_t part, uint32_t first, uint32_t queries)
+static __device__ __forceinline__ void decode_store(const struct attn_args &p,
+                                                    const struct decode_room<C, R> &room, uint64_t part,
+                                                    uint32_t first, uint32_t queries)
 {
     const uint32_t width = p.heads / p.kv.heads * 32 * C;
     const bool aligned = is_aligned(p.out, p.ldo);
     for (uint32_t i = 8 * threadIdx.x; i < queries * 32 * C; i += 8 * 32 * DECODE_WARPS) {
-        const uint32_t f = i / (32 * C), d = i % (32 * C), row = first + i / width, at = blockIdx.y * width + i % width;
+        const uint32_t f = i / (32 * C), d = i % (32 * C), row = first + i / width,
+                       at = blockIdx.y * width + i % width;
         float x[8] = {};
 #pragma unroll
         for (int w = 0; w < DECODE_WARPS; w++)
@@ -368,7 +370,8 @@ template <int C> struct decode_own {
     float q[8][32 * C], k[32 * C], v[32 * C];
 
     /* The head of this warp, and where it goes; false: it has none. h: position and page of all. */
-    __device__ __forceinline__ bool mine(const struct qkv_args &p, struct qkv_head &h, uint32_t kvh, bool last, float *&to)
+    __device__ __forceinline__ bool mine(const struct qkv_args &p, struct qkv_head &h, uint32_t kvh,
+                                         bool last, float *&to)
     {
         static_assert(ATTN_ROW_WARPS >= 8 + 2, "a warp a head");
         const uint32_t group = p.heads / p.kv.heads, i = threadIdx.x / 32;

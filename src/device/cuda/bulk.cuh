@@ -43,9 +43,10 @@ static __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity)
 /* One arrival of a thread for which `mine` is true; without a branch. */
 static __device__ __forceinline__ void bar_arrive(uint32_t bar, bool mine)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar),
-                 "r"((uint32_t)mine)
-                 : "memory");
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar),
+        "r"((uint32_t)mine)
+        : "memory");
 }
 
 /* One arrival; the barrier also waits for this number of bytes. */

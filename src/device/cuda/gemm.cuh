@@ -74,7 +74,10 @@ struct tile_head {
 template <class LOAD>
 static __device__ __forceinline__ struct tile_head tile_head(const uint8_t *tile, uint32_t bytes, LOAD get)
 {
-    const uint32_t g = threadIdx.x % 32 / 4, lanes = bytes == TILE_Q6_K ? 3072 : bytes == TILE_Q8_0 ? 4096 : 2048,
+    const uint32_t g = threadIdx.x % 32 / 4,
+                   lanes = bytes == TILE_Q6_K   ? 3072
+                           : bytes == TILE_Q8_0 ? 4096
+                                                : 2048,
                    row = bytes == TILE_MXFP4 ? 8 : 16;
     const uint8_t *p = tile + lanes + row * g / 16 * 16;
     struct tile_head h = {};
@@ -526,7 +529,8 @@ static __device__ __forceinline__ void gemm_store_pairs(const struct gemm_args &
 {
     const uint32_t pairs = blockDim.x / 32 / p.split / 2, bits = gemm_row_bits<NB>(rows);
     for (uint32_t i = threadIdx.x; i < pairs * TILE_ROWS << bits; i += blockDim.x) {
-        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1), k = i / TILE_ROWS >> bits;
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1),
+                       k = i / TILE_ROWS >> bits;
         const uint32_t n = (blockIdx.x * pairs + k) * TILE_ROWS + row;
         if (n >= p.seg[0].w.n || stream >= rows.m)
             continue;
@@ -547,7 +551,8 @@ static __device__ __forceinline__ void gemm_store(const struct gemm_args &p,
 {
     const uint32_t per_block = blockDim.x / 32 / p.split, bits = gemm_row_bits<NB>(rows);
     for (uint32_t i = threadIdx.x; i < per_block * TILE_ROWS << bits; i += blockDim.x) {
-        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1), k = i / TILE_ROWS >> bits;
+        const uint32_t row = i % TILE_ROWS, stream = i / TILE_ROWS & ((1u << bits) - 1),
+                       k = i / TILE_ROWS >> bits;
         const uint32_t strip = blockIdx.x * per_block + k;
         if (strip >= p.strips || stream >= rows.m)
             continue;

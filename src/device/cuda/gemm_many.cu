@@ -61,7 +61,8 @@ template <int ROWS> struct many_x {
         bar_expect(full + 8 * at, CHUNK_STEPS * bytes);
 #pragma unroll
         for (int s = 0; s < CHUNK_STEPS; s++)
-            copy_counted(room + at * BYTES + s * STEP_BYTES, pack + (i * CHUNK_STEPS + s) * step, bytes, full + 8 * at);
+            copy_counted(room + at * BYTES + s * STEP_BYTES, pack + (i * CHUNK_STEPS + s) * step, bytes,
+                         full + 8 * at);
     }
     /* As many as there is room for. */
     __device__ __forceinline__ void begin() const
@@ -173,11 +174,14 @@ struct many_q4k {
         const uint4 v = q[SUB / 2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint32_t scales = fma2(plus_bytes<SUB % 4 / 2>(s[r][SUB / 4], k1024), 0x2c003c00u, 0xd400e400u),
+            const uint32_t scales =
+                               fma2(plus_bytes<SUB % 4 / 2>(s[r][SUB / 4], k1024), 0x2c003c00u, 0xd400e400u),
                            lesses = mul2(scales, 0xe400e400u),
-                           mins = mul2(fma2(plus_bytes<SUB % 4 / 2>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
-                                       dmin[r]),
-                           scale = both<SUB & 1>(scales), less = both<SUB & 1>(lesses), min = both<SUB & 1>(mins);
+                           mins = mul2(
+                               fma2(plus_bytes<SUB % 4 / 2>(m[r][SUB / 4], k1024), 0x3c003c00u, 0xe400e400u),
+                               dmin[r]),
+                           scale = both<SUB & 1>(scales), less = both<SUB & 1>(lesses),
+                           min = both<SUB & 1>(mins);
             auto pair = [&](uint32_t bits) {
                 return fma2(fma2(and_or<MASK>(bits, k1024), scale, less), d[r], min);
             };
@@ -300,8 +304,8 @@ static __device__ __forceinline__ void many_mma(float c[ROWS / 8][4], const uint
 
 /* Subs SUB.. of a column: they are decoded while the group before them is multiplied. */
 template <int ROWS, int SUB, class SOURCE>
-static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w, const struct many_x<ROWS> &x,
-                                                 uint32_t column, uint32_t in)
+static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE &w,
+                                                 const struct many_x<ROWS> &x, uint32_t column, uint32_t in)
 {
     enum { SUBS = many_group<ROWS>::SUBS };
     uint32_t a[8 * SUBS];
@@ -319,8 +323,9 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
     many_ready<8 * SUBS>(a);
 #pragma unroll
     for (int i = 0; i < 2 * SUBS; i++)
-        many_mma<ROWS>(acc, a + 4 * i,
-                       wgmma_rows_of(in + SUB % 4 / 2 * many_x<ROWS>::STEP_BYTES / 16 + 4 * (SUB % 2) + 2 * i));
+        many_mma<ROWS>(
+            acc, a + 4 * i,
+            wgmma_rows_of(in + SUB % 4 / 2 * many_x<ROWS>::STEP_BYTES / 16 + 4 * (SUB % 2) + 2 * i));
     wgmma_commit();
     if constexpr (SUB + SUBS < 8)
         many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
@@ -631,7 +636,8 @@ static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(gemm_within(p, seg, unit) * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
     const struct many_tiles tiles = {w.base + strip * w.stride + (uint64_t)from * layout_tile_bytes(w.fmt),
-                                     rings + warp * MANY_RING, full + 8 * warp * TILES_MOST, x.count / CHUNKS};
+                                     rings + warp * MANY_RING, full + 8 * warp * TILES_MOST,
+                                     x.count / CHUNKS};
     if (w.fmt == FMT_Q4_K_TILE) {
         struct many_form<many_q4k, SUBS> form(tiles);
         many_columns<ROWS>(acc, form, x);
@@ -685,16 +691,11 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     bar_made();
     __syncthreads();
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
-    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * first * step,
-                                   step,
-                                   (rows + 7) / 8 * 8 * STEP_ROW,
-                                   CHUNKS * (last - first),
-                                   p.stages,
-                                   shared_address(room),
-                                   shared_address(x_full),
-                                   shared_address(x_empty),
-                                   0,
-                                   0};
+    const struct many_x<ROWS> x = {
+        p.x + base *STEP_ROW + CHUNKS *CHUNK_STEPS *first *step, step,
+            (rows + 7) / 8 * 8 * STEP_ROW, CHUNKS *(last - first), p.stages, shared_address(room),
+            shared_address(x_full), shared_address(x_empty), 0, 0
+    };
     float *sums = (float *)room;
     const struct many_sums from = {sums, outputs + 4, 1, 0};
     float acc[ROWS / 8][4] = {};

@@ -20,7 +20,8 @@ struct x_row {
     const struct gemm_args &p;
     uint8_t *room;
     float *sums; /* 2 x GEMM_DEEP */
-    const float *add; /* what this thread adds to its output, or NULL: on its way while weights are multiplied */
+    const float
+        *add; /* what this thread adds to its output, or NULL: on its way while weights are multiplied */
     float more;
 
     __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce,

@@ -142,7 +142,10 @@ static void put_router(struct lowering *b, const struct op_moe *o)
     /* few rows: a block has four outputs of one row or of eight; more: four outputs a warp */
     enum { ROWS = 8, WARPS = 8 };
     const bool few = b->m <= GEMM_ROWS_MOST;
-    const uint32_t outputs = router_outputs(o), kernel = b->m == 1 ? 0 : few ? 1 : 2,
+    const uint32_t outputs = router_outputs(o),
+                   kernel = b->m == 1 ? 0
+                            : few     ? 1
+                                      : 2,
                    warps = few ? ROUTER_WARPS : WARPS,
                    wide = gpu_blocks(outputs, few ? ROUTER_OUTPUTS : ROUTER_OUTPUTS * warps);
     struct launch *l = lowering_add(b, K_ROUTER + kernel, ARGS_ROUTER, gpu_grid(wide, 0, 1, 32 * warps, 0),

@@ -81,7 +81,8 @@ struct router_sums {
     float output[ROUTER_OUTPUTS], squares;
 };
 
-static __device__ __forceinline__ struct router_sums router_sum(const float acc[ROUTER_OUTPUTS], float squares)
+static __device__ __forceinline__ struct router_sums router_sum(const float acc[ROUTER_OUTPUTS],
+                                                                float squares)
 {
     struct router_sums s;
 #pragma unroll
@@ -185,7 +186,8 @@ extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS, 2)
     __syncthreads();
     if (threadIdx.x < ROUTER_ROWS * ROUTER_OUTPUTS)
         router_store(p, sums[threadIdx.x / ROUTER_OUTPUTS], EACH,
-                     blockIdx.y * ROUTER_ROWS + threadIdx.x / ROUTER_OUTPUTS, out, threadIdx.x % ROUTER_OUTPUTS);
+                     blockIdx.y * ROUTER_ROWS + threadIdx.x / ROUTER_OUTPUTS, out,
+                     threadIdx.x % ROUTER_OUTPUTS);
 }
 
 enum { ROUTER_CHUNK = 512 };

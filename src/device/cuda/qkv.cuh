@@ -229,15 +229,16 @@ template <int C> struct qkv_plain {
     {
         const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K ? p.k_bias : p.v_bias;
         const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
-        const float *weight = n.kind != NORM_NONE && n.w ? n.w + (n.w_len > 32 * C ? h.head * 32 * C : 0) : nullptr;
+        const float *weight =
+            n.kind != NORM_NONE && n.w ? n.w + (n.w_len > 32 * C ? h.head * 32 * C : 0) : nullptr;
 #pragma unroll
         for (int i = 0; i < C; i++) {
             b[i] = bias ? bias[h.head * 32 * C + at(p, i)] : 0.0f;
             w[i] = weight ? weight[at(p, i)] : 1.0f;
         }
     }
-    __device__ __forceinline__ void compute(const struct qkv_args &p, const struct qkv_head &h, const struct turn &turn,
-                                            uint32_t row, float *to) const
+    __device__ __forceinline__ void compute(const struct qkv_args &p, const struct qkv_head &h,
+                                            const struct turn &turn, uint32_t row, float *to) const
     {
         const uint32_t first = h.kind == QKV_Q ? 0 : p.heads + (h.kind == QKV_K ? 0 : p.kv.heads);
         const float *y = p.y + row * p.ldy + (first + h.head) * 32 * C;
@@ -270,7 +271,8 @@ template <int C> struct qkv_plain {
 };
 
 /* Whether it can have the head. */
-template <int C> static __device__ __forceinline__ bool qkv_is_plain(const struct qkv_args &p, const struct qkv_head &h)
+template <int C>
+static __device__ __forceinline__ bool qkv_is_plain(const struct qkv_args &p, const struct qkv_head &h)
 {
     const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
     const bool norm = n.kind == NORM_NONE || (n.kind == NORM_RMS && n.heads && !n.b),
