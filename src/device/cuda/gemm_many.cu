@@ -1,7 +1,7 @@
 /* Products of more than 16 rows with tiles, F16 or BF16, by Hopper's own matrix instruction. A warpgroup takes 64 outputs (a
  * strip of 16 a warp, which decodes it to fp16, scales and all: the A operand, in registers) and ROWS rows, whose packed x
  * is the B operand, in shared memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of
- * chunks of x, 64 columns each, which its first warp fills.
+ * chunks of x, 128 columns each, which its first warp fills.
  *
  * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
  * the rows. All blocks of the launch must be on the card at once then; gpu_gemm_many ensures that.
@@ -691,11 +691,16 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     bar_made();
     __syncthreads();
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
-    const struct many_x<ROWS> x = {
-        p.x + base *STEP_ROW + CHUNKS *CHUNK_STEPS *first *step, step,
-            (rows + 7) / 8 * 8 * STEP_ROW, CHUNKS *(last - first), p.stages, shared_address(room),
-            shared_address(x_full), shared_address(x_empty), 0, 0
-    };
+    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * first * step,
+                                   step,
+                                   (rows + 7) / 8 * 8 * STEP_ROW,
+                                   CHUNKS * (last - first),
+                                   p.stages,
+                                   shared_address(room),
+                                   shared_address(x_full),
+                                   shared_address(x_empty),
+                                   0,
+                                   0};
     float *sums = (float *)room;
     const struct many_sums from = {sums, outputs + 4, 1, 0};
     float acc[ROWS / 8][4] = {};
