@@ -23,8 +23,8 @@ bool gpu_gemm_few_as(const struct gpu_profile *g, uint32_t strips, uint32_t each
 /* Whether one row in front of a weight is left to gemm_one, which makes its input itself. */
 bool gpu_is_one(const struct mat *w);
 struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint32_t k);
-/* Whether m rows in front of weights of this form, with so many outputs in all, are packed in the order PACK_ROWS, for
- * gpu_gemm_many. */
+/* Whether m rows in front of weights of this form, which have `outputs` outputs in all, are packed in the order PACK_ROWS,
+ * for gpu_gemm_many. */
 bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t outputs);
 /* A product of many rows. units: of MANY_UNIT outputs; in pairs of gate and up their number is even. */
 struct gpu_many {
