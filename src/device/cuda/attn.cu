@@ -294,7 +294,7 @@ template <bool OWN> static __device__ __forceinline__ void decode_sync()
         __syncthreads();
 }
 
-/* What the warps of a block add up: their sums, already weighed, and the maxima and sums of their weights. */
+/* What the warps of a block add up: their sums, already weighed. */
 template <int C, int R> struct decode_room {
     float o[DECODE_WARPS][8 * R][32 * C + 4];
 };

@@ -142,6 +142,12 @@ struct qkv_head {
     const int32_t *axes;
 };
 
+static __device__ __forceinline__ const struct norm_args &qkv_norm(const struct qkv_args &p,
+                                                                   const struct qkv_head &h)
+{
+    return h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+}
+
 /* Which head a slot is: those of q, then of k, then of v. */
 static __device__ __forceinline__ void qkv_slot(const struct qkv_args &p, uint32_t slot, struct qkv_head &h)
 {
@@ -167,7 +173,7 @@ static __device__ __forceinline__ void qkv_ahead(const struct qkv_args &p, const
 {
     const uint32_t at = threadIdx.x % 32 * 32, dim = h.kind == QKV_V ? p.kv.v_dim : p.kv.k_dim;
     const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K || p.v_is_k ? p.k_bias : p.v_bias;
-    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+    const struct norm_args &n = qkv_norm(p, h);
     if (at >= dim)
         return;
     if (bias)
@@ -193,7 +199,7 @@ static __device__ __forceinline__ void qkv_compute(const struct qkv_args &p, con
         v[i] = p.clamp > 0.0f && !late ? fminf(fmaxf(x, -p.clamp), p.clamp) : x;
     }
     __syncwarp();
-    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+    const struct norm_args &n = qkv_norm(p, h);
     const bool last = p.norm_last && h.kind != QKV_V;
     if (n.kind != NORM_NONE && !last)
         norm_warp(n, v, dim, h.head, y, (uint32_t)(h.kind == QKV_Q ? q_n : k_n), rs, bias);
@@ -228,7 +234,7 @@ template <int C> struct qkv_plain {
     __device__ __forceinline__ void ahead(const struct qkv_args &p, const struct qkv_head &h)
     {
         const float *bias = h.kind == QKV_Q ? p.q_bias : h.kind == QKV_K ? p.k_bias : p.v_bias;
-        const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+        const struct norm_args &n = qkv_norm(p, h);
         const float *weight =
             n.kind != NORM_NONE && n.w ? n.w + (n.w_len > 32 * C ? h.head * 32 * C : 0) : nullptr;
 #pragma unroll
@@ -243,7 +249,7 @@ template <int C> struct qkv_plain {
         const uint32_t first = h.kind == QKV_Q ? 0 : p.heads + (h.kind == QKV_K ? 0 : p.kv.heads);
         const float *y = p.y + row * p.ldy + (first + h.head) * 32 * C;
         const float rs = p.row_scale ? p.row_scale[row] : 1.0f;
-        const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+        const struct norm_args &n = qkv_norm(p, h);
         float v[C], sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < C; i++)
@@ -274,7 +280,7 @@ template <int C> struct qkv_plain {
 template <int C>
 static __device__ __forceinline__ bool qkv_is_plain(const struct qkv_args &p, const struct qkv_head &h)
 {
-    const struct norm_args &n = h.kind == QKV_Q ? p.q_norm : h.kind == QKV_K ? p.k_norm : p.v_norm;
+    const struct norm_args &n = qkv_norm(p, h);
     const bool norm = n.kind == NORM_NONE || (n.kind == NORM_RMS && n.heads && !n.b),
                rope = p.rope == ROPE_NONE || (p.rope_dims == 32 * C && p.rope_first == 0);
     return C % 2 == 0 && C / 2 <= TURNS && norm && rope && p.clamp <= 0.0f && !p.norm_last && !p.v_is_k &&
