@@ -150,8 +150,8 @@ static __device__ __forceinline__ float ready_norm(const struct norm_args &n, ui
 
 /* And as fp16, into shared memory and, if it is this block that does it, to the chunk. */
 template <int KEYS>
-static __device__ __forceinline__ void ready_store(const float v[16][KEYS / 32], float scale, uint16_t *room, uint8_t *to,
-                                                   bool stores)
+static __device__ __forceinline__ void ready_store(const float v[16][KEYS / 32], float scale, uint16_t *room,
+                                                   uint8_t *to, bool stores)
 {
     enum { EACH = KEYS / 32, ROW = 2 * KEYS };
     const uint32_t byte = threadIdx.x % 32 * 2 * EACH, row = threadIdx.x / 32 * 16;
@@ -419,7 +419,8 @@ template <int KEYS, bool DELTA> static __device__ __forceinline__ void ready_bod
 
 /* ---- from chunk to chunk ---- */
 
-template <int KEYS> struct __align__(128) follow_stage {
+template <int KEYS> struct __align__(128) follow_stage
+{
     uint8_t keys[4 * CHUNK_ROWS * KEYS]; /* and queries */
     struct scan_chunk head;
 };
@@ -652,8 +653,8 @@ static __device__ __forceinline__ void follow_fetch(const struct scan_args &p, u
 template <int KEYS, bool DELTA>
 static __device__ __forceinline__ void follow_chunk(struct follow_state<KEYS> &f, const struct scan_args &p,
                                                     const struct follow_stage<KEYS> &stage, uint32_t n,
-                                                    const int32_t *slots, uint64_t at, float skip,
-                                                    float *out, const float *next, uint32_t next_n)
+                                                    const int32_t *slots, uint64_t at, float skip, float *out,
+                                                    const float *next, uint32_t next_n)
 {
     const uint32_t lane = threadIdx.x % 32, t = lane % 4;
     const struct scan_chunk *h = &stage.head;
@@ -709,6 +710,7 @@ template <int KEYS, bool DELTA> static __device__ __forceinline__ void follow_bo
         bar_init(&s.bar[1], 1);
         bar_made();
     }
+    __syncwarp(); /* racecheck takes the barriers for the work of another thread of the warp */
     dep_wait();
     if (!on)
         return;
