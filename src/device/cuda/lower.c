@@ -411,9 +411,9 @@ static void lower_results(struct lowering *b)
 {
     const struct scratch *at = b->l->at;
     if (b->c->picks) {
-        struct launch *l =
-            lowering_add(b, K_PICK_ROWS, ARGS_PICK, gpu_grid(0, 1, 1, 1024, 0), "the card chooses tokens");
-        lowering_grid_rows(l, GRID_X, 1);
+        struct launch *l = lowering_add(b, K_PICK_ROWS, ARGS_PICK, gpu_grid(PICK_BLOCKS, 0, 1, 1024, 0),
+                                        "the card chooses tokens");
+        lowering_grid_rows(l, GRID_Y, 1);
         l->reads[0] = span_of(PLACE_LOGITS);
         l->writes[0] = span_of(PLACE_HOST);
     }

@@ -642,6 +642,8 @@ struct sample_args {
     float *values;      /* (m, top_k) */
 };
 
+enum { PICK_BLOCKS = 8 }; /* that share a row, where there are clusters; a power of two */
+
 /* How a row's token is chosen: struct step_pick of device.h, for the card. */
 struct pick_row {
     uint64_t seed, position;

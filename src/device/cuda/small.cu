@@ -165,16 +165,31 @@ extern "C" __global__ void sample_pick(const __grid_constant__ struct sample_arg
  *
  * A cut (top-k, top-p) is a rank: how far below the best a number lies, as an integer that covers the row's range. It is
  * found digit by digit, from a histogram of what lies at each digit: how many, or how much probability in units of
- * 2^-32 (integers, so that the order of sums does not matter). */
+ * 2^-32 (integers, so that the order of sums does not matter).
+ *
+ * The blocks of a cluster share a row: each has a slice. They find the best of the row and, of the first cut, the first digit
+ * together. What lies before it is usually little; the first block takes that in and goes on alone. */
 
-enum { PICK_THREADS = 1024, PICK_BINS = 2048, PICK_LIST = 2048 };
+enum { PICK_THREADS = 1024, PICK_WARPS = PICK_THREADS / 32, PICK_BINS = 2048, PICK_LIST = 2048 };
 
-/* The candidates: the whole row, or what a cut has left of it. */
+/* The candidates: a slice of the row, all of it, or what a cut has left of it. */
 struct pick_view {
     const float *v;
-    const int32_t *id; /* NULL: the place is the id */
-    uint32_t n;
+    const int32_t *id; /* NULL: ids count from `first` on */
+    uint32_t first, n;
     float best, scale; /* rank = (best - v) * scale */
+};
+
+/* What a block knows of its slice: its best, the least as -v, and whether all are numbers. */
+struct pick_slice {
+    struct best best;
+    float low;
+    uint32_t bad;
+};
+
+struct pick_drawn {
+    double v;
+    int32_t id;
 };
 
 struct pick_room {
@@ -182,16 +197,61 @@ struct pick_room {
         uint32_t count[PICK_BINS];
         unsigned long long mass[PICK_BINS];
     } bin;
-    unsigned long long warp[PICK_THREADS / 32];
+    unsigned long long warp[PICK_WARPS];
     unsigned long long target; /* still to be found */
     uint32_t digit, listed;
     float v[PICK_LIST];
     int32_t id[PICK_LIST];
-    double drawn[PICK_THREADS / 32];
-    int32_t drawn_id[PICK_THREADS / 32];
-    struct best best[32];
-    float max[32];
+    struct pick_slice slice[PICK_WARPS], slices[PICK_BLOCKS];
+    struct pick_drawn drawn[PICK_WARPS], draws[PICK_BLOCKS];
 };
+
+#if __CUDA_ARCH__ >= 900
+#define PICK_CLUSTER __cluster_dims__(PICK_BLOCKS, 1, 1)
+static __device__ __forceinline__ uint32_t pick_blocks()
+{
+    return PICK_BLOCKS;
+}
+static __device__ __forceinline__ void pick_arrive()
+{
+    asm volatile("barrier.cluster.arrive;" ::: "memory");
+}
+static __device__ __forceinline__ void pick_wait()
+{
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+/* The same place in the shared memory of another block of the row. */
+template <typename T> static __device__ __forceinline__ T *pick_of(T *p, uint32_t block)
+{
+    T *r;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(r) : "l"(p), "r"(block));
+    return r;
+}
+#else /* no clusters: the first block has all of the row, and the others nothing */
+#define PICK_CLUSTER
+static __device__ __forceinline__ uint32_t pick_blocks()
+{
+    return 1;
+}
+static __device__ __forceinline__ void pick_arrive()
+{
+}
+static __device__ __forceinline__ void pick_wait()
+{
+    __syncthreads();
+}
+template <typename T> static __device__ __forceinline__ T *pick_of(T *p, uint32_t)
+{
+    return p;
+}
+#endif
+
+/* All blocks of the row wait for each other. */
+static __device__ __forceinline__ void pick_meet()
+{
+    pick_arrive();
+    pick_wait();
+}
 
 static __device__ __forceinline__ uint32_t pick_rank(const struct pick_view &r, float x)
 {
@@ -218,6 +278,11 @@ template <typename F> static __device__ __forceinline__ void pick_each(const str
     }
     for (uint32_t i = 4 * fours + threadIdx.x; i < r.n; i += PICK_THREADS)
         f(r.v[i], i);
+}
+
+static __device__ __forceinline__ int32_t pick_id(const struct pick_view &r, uint32_t i)
+{
+    return r.id ? r.id[i] : (int32_t)(r.first + i);
 }
 
 /* The inclusive sum over the block up to this thread. */
@@ -265,113 +330,160 @@ static __device__ __forceinline__ void pick_bin(struct pick_room *s, uint32_t bi
     __syncthreads();
 }
 
-/* What lies up to a rank, where it fits into the room; else the row as it is. */
-static __device__ void pick_gather(struct pick_view *r, uint32_t most, struct pick_room *s)
+/* The histogram of a digit: of the candidates up to rank `most` whose digits before it are `prefix`. */
+struct pick_digit {
+    uint32_t pass, prefix;
+
+    __device__ __forceinline__ uint32_t shift() const
+    {
+        return pass == 0 ? 21 : pass == 1 ? 10 : 0;
+    }
+    __device__ __forceinline__ uint32_t bits() const
+    {
+        return pass == 2 ? 10 : 11;
+    }
+};
+
+static __device__ __forceinline__ void pick_clear(struct pick_room *s)
 {
-    if (threadIdx.x == 0)
-        s->listed = 0;
-    __syncthreads();
-    const struct pick_view all = *r;
-    pick_each(all, [&](float x, uint32_t i) {
-        if (!(x > -INFINITY) || pick_rank(all, x) > most)
+    for (uint32_t i = threadIdx.x; i < PICK_BINS; i += PICK_THREADS)
+        s->bin.mass[i] = 0;
+}
+
+template <bool MASS>
+static __device__ __forceinline__ void pick_count(const struct pick_view &r, struct pick_digit d,
+                                                  uint32_t most, struct pick_room *s)
+{
+    const uint32_t shift = d.shift(), bits = d.bits();
+    pick_each(r, [&](float x, uint32_t) {
+        const uint32_t rank = pick_rank(r, x), bin = rank >> shift & ((1u << bits) - 1);
+        if (!(x > -INFINITY) || rank > most || (d.pass && rank >> (shift + bits) != d.prefix))
             return;
-        const uint32_t at = atomicAdd(&s->listed, 1u);
-        if (at < PICK_LIST) {
-            s->v[at] = x;
-            s->id[at] = (int32_t)i;
-        }
+        if (MASS)
+            atomicAdd(&s->bin.mass[bin], pick_mass(r, x));
+        else
+            atomicAdd(&s->bin.count[bin], 1u);
     });
     __syncthreads();
-    if (s->listed <= PICK_LIST) {
-        r->v = s->v;
-        r->id = s->id;
-        r->n = s->listed;
+}
+
+/* What lies up to a rank, into the room of the row's first block, as far as it has place. s->listed counts all. */
+static __device__ void pick_gather(const struct pick_view &r, uint32_t most, struct pick_room *s)
+{
+    struct pick_room *to = pick_of(s, 0);
+    pick_each(r, [&](float x, uint32_t i) {
+        if (!(x > -INFINITY) || pick_rank(r, x) > most)
+            return;
+        const uint32_t at = atomicAdd(&to->listed, 1u);
+        if (at < PICK_LIST) {
+            to->v[at] = x;
+            to->id[at] = pick_id(r, i);
+        }
+    });
+}
+
+/* The first digit of the row's first cut, by all its blocks; `most` becomes the last rank that has it. The bins are clear.
+ * For the first block, all: the whole row before; what may lie before the cut after, where it fits into the room. */
+template <bool MASS>
+static __device__ uint32_t pick_first(const struct pick_view &slice, struct pick_view *all, uint32_t *most,
+                                      double want, struct pick_room *s)
+{
+    struct pick_room *to = pick_of(s, 0);
+    pick_count<MASS>(slice, {0, 0}, *most, s);
+    for (uint32_t i = threadIdx.x; blockIdx.x && i < PICK_BINS; i += PICK_THREADS)
+        if (MASS && s->bin.mass[i])
+            atomicAdd(&to->bin.mass[i], s->bin.mass[i]);
+        else if (!MASS && s->bin.count[i])
+            atomicAdd(&to->bin.count[i], s->bin.count[i]);
+    pick_meet();
+    if (blockIdx.x == 0) {
+        pick_bin<MASS>(s, PICK_BINS, true, want);
+        if (threadIdx.x < pick_blocks())
+            *pick_of(&s->digit, threadIdx.x) = s->digit;
     }
+    pick_meet();
+    const uint32_t digit = s->digit, end = digit << 21 | 0x1fffff;
+    *most = end < *most ? end : *most;
+    pick_gather(slice, *most, s);
+    pick_meet();
+    if (s->listed <= PICK_LIST) {
+        all->v = s->v;
+        all->id = s->id;
+        all->n = s->listed;
+    }
+    return digit;
 }
 
 /* The least rank up to which there are `want` candidates, or that share of the probability (of what lies up to rank
- * `most`). Once the first digit is known the candidates are usually few: the other digits look at those alone. */
+ * `most`). `known`: the first digit is `prefix`. */
 template <bool MASS>
-static __device__ uint32_t pick_cut(struct pick_view *r, uint32_t most, double want, struct pick_room *s)
+static __device__ uint32_t pick_cut(const struct pick_view &r, uint32_t most, bool known, uint32_t prefix,
+                                    double want, struct pick_room *s)
 {
-    uint32_t prefix = 0;
-    for (int pass = 0; pass < 3; pass++) {
-        const uint32_t shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, bits = pass == 2 ? 10 : 11;
+    for (uint32_t pass = known ? 1 : 0; pass < 3; pass++) {
+        const struct pick_digit d = {pass, prefix};
         __syncthreads();
-        for (uint32_t i = threadIdx.x; i < PICK_BINS; i += PICK_THREADS)
-            s->bin.mass[i] = 0;
+        pick_clear(s);
         __syncthreads();
-        const struct pick_view all = *r;
-        pick_each(all, [&](float x, uint32_t) {
-            const uint32_t rank = pick_rank(all, x), bin = rank >> shift & ((1u << bits) - 1);
-            if (!(x > -INFINITY) || rank > most || (pass && rank >> (shift + bits) != prefix))
-                return;
-            if (MASS)
-                atomicAdd(&s->bin.mass[bin], pick_mass(all, x));
-            else
-                atomicAdd(&s->bin.count[bin], 1u);
-        });
-        __syncthreads();
-        pick_bin<MASS>(s, 1u << bits, pass == 0, want);
-        prefix = prefix << bits | s->digit;
-        if (pass == 0) {
-            const uint32_t end = prefix << 21 | 0x1fffff;
-            most = end < most ? end : most;
-            if (!r->id)
-                pick_gather(r, most, s);
-        }
+        pick_count<MASS>(r, d, most, s);
+        pick_bin<MASS>(s, 1u << d.bits(), pass == 0, want);
+        prefix = prefix << d.bits() | s->digit;
     }
     __syncthreads();
     return prefix < most ? prefix : most;
 }
 
+static __device__ __forceinline__ struct pick_drawn pick_better(struct pick_drawn a, struct pick_drawn b)
+{
+    return a.v > b.v || (a.v == b.v && a.id < b.id) ? a : b;
+}
+
 /* The survivor with the largest logit / T + Gumbel noise. */
-static __device__ int32_t pick_draw(const struct pick_view &r, const struct pick_row &p, uint32_t most,
-                                    struct pick_room *s)
+static __device__ struct pick_drawn pick_draw(const struct pick_view &r, const struct pick_row &p,
+                                              uint32_t most, struct pick_room *s)
 {
     const float least = r.best + p.min_shift;
-    double best = -INFINITY;
-    int32_t id = -1;
+    struct pick_drawn best = {-INFINITY, -1};
     pick_each(r, [&](float x, uint32_t i) {
         if (!(x > -INFINITY) || x < least || pick_rank(r, x) > most)
             return;
         const double l = x / p.temperature;
-        if (l + NOISE_GUMBEL_MOST < best)
+        if (l + NOISE_GUMBEL_MOST < best.v)
             return;
-        const int32_t token = r.id ? r.id[i] : (int32_t)i;
-        const double v = l - log(-log(noise_uniform(p.seed, p.position, (uint64_t)token)));
-        if (v > best || (v == best && token < id)) {
-            best = v;
-            id = token;
-        }
+        const int32_t token = pick_id(r, i);
+        best = pick_better({l - log(-log(noise_uniform(p.seed, p.position, (uint64_t)token))), token}, best);
     });
 #pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        const double v = __shfl_xor_sync(~0u, best, o);
-        const int32_t other = __shfl_xor_sync(~0u, id, o);
-        if (v > best || (v == best && other < id)) {
-            best = v;
-            id = other;
-        }
-    }
-    if (threadIdx.x % 32 == 0) {
+    for (int o = 16; o; o >>= 1)
+        best = pick_better({__shfl_xor_sync(~0u, best.v, o), __shfl_xor_sync(~0u, best.id, o)}, best);
+    if (threadIdx.x % 32 == 0)
         s->drawn[threadIdx.x / 32] = best;
-        s->drawn_id[threadIdx.x / 32] = id;
-    }
     __syncthreads();
-    for (uint32_t i = 0; i < PICK_THREADS / 32; i++)
-        if (s->drawn[i] > best || (s->drawn[i] == best && s->drawn_id[i] < id)) {
-            best = s->drawn[i];
-            id = s->drawn_id[i];
-        }
-    return id;
+    for (uint32_t i = 0; i < PICK_WARPS; i++)
+        best = pick_better(s->drawn[i], best);
+    return best;
 }
 
-static __device__ void pick_penalise(const struct pick_args &p, const struct pick_row &r, float *v)
+/* The same by all blocks of the row, each its slice; for the first one. */
+static __device__ struct pick_drawn pick_draw_all(const struct pick_view &slice, const struct pick_row &p,
+                                                  struct pick_room *s)
+{
+    struct pick_drawn best = pick_draw(slice, p, 0xffffffffu, s);
+    if (threadIdx.x == 0)
+        *pick_of(&s->draws[blockIdx.x], 0) = best;
+    pick_meet();
+    for (uint32_t i = 0; blockIdx.x == 0 && i < pick_blocks(); i++)
+        best = pick_better(s->draws[i], best);
+    return best;
+}
+
+/* Those tokens of the slice that have occurred before. */
+static __device__ void pick_penalise(const struct pick_args &p, const struct pick_row &r, float *v,
+                                     const struct pick_view &slice)
 {
     for (uint32_t i = threadIdx.x; i < r.seen_count; i += PICK_THREADS) {
         const struct pick_seen seen = p.seen[r.seen + i];
-        if (seen.id < 0 || (uint32_t)seen.id >= p.n)
+        if ((uint32_t)seen.id < slice.first || (uint32_t)seen.id - slice.first >= slice.n)
             continue;
         const float x = v[seen.id];
         const float scaled = (float)(x > 0 ? x / r.repeat : x * r.repeat);
@@ -380,50 +492,105 @@ static __device__ void pick_penalise(const struct pick_args &p, const struct pic
     __syncthreads();
 }
 
-/* The best of the row and the width of its finite numbers; false: some are no numbers, or there is none. */
-static __device__ bool pick_range(struct pick_view *r, struct best *out, struct pick_room *s)
+static __device__ __forceinline__ struct pick_slice pick_join(struct pick_slice a, struct pick_slice b)
 {
-    struct best b = {-INFINITY, 0xffffffffu};
-    float low = -INFINITY; /* of -v */
-    bool bad = false;
-    pick_each(*r, [&](float x, uint32_t i) {
-        const struct best c = {x, i};
-        bad |= !(x < INFINITY);
-        b = better(c, b) ? c : b;
-        low = x > -INFINITY ? fmaxf(low, -x) : low;
-    });
-    bad = __syncthreads_or(bad);
-    *out = block_best(b, s->best);
-    low = block_max(low, s->max);
-    r->best = out->v;
-    const float range = out->v + low;
-    r->scale = range > 0.0f ? 4294967040.0f / range : 0.0f;
-    return !bad && out->v > -INFINITY;
+    return {better(a.best, b.best) ? a.best : b.best, fmaxf(a.low, b.low), a.bad | b.bad};
 }
 
-extern "C" __global__ void __launch_bounds__(PICK_THREADS) pick_rows(const __grid_constant__ struct pick_args p)
+/* Over lanes 0 to count - 1, a power of two, of a warp. */
+static __device__ __forceinline__ struct pick_slice pick_join_lanes(struct pick_slice b, uint32_t count)
+{
+    for (uint32_t o = count / 2; o; o >>= 1) {
+        const struct pick_slice c = {{__shfl_xor_sync(~0u, b.best.v, o), __shfl_xor_sync(~0u, b.best.i, o)},
+                                     __shfl_xor_sync(~0u, b.low, o),
+                                     __shfl_xor_sync(~0u, b.bad, o)};
+        b = pick_join(c, b);
+    }
+    return b;
+}
+
+/* The best of the whole row, whose rank is 0, and the width of its finite numbers; false: some are no numbers, or there is
+ * none. All blocks of the row find the same. */
+static __device__ bool pick_range(struct pick_view *r, struct best *out, struct pick_room *s)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    struct pick_slice b = {{-INFINITY, 0xffffffffu}, -INFINITY, 0};
+    pick_each(*r, [&](float x, uint32_t i) {
+        const struct best c = {x, r->first + i};
+        b.bad |= !(x < INFINITY);
+        b.best = better(c, b.best) ? c : b.best;
+        b.low = x > -INFINITY ? fmaxf(b.low, -x) : b.low;
+    });
+    b = pick_join_lanes(b, 32);
+    if (lane == 0)
+        s->slice[warp] = b;
+    __syncthreads();
+    pick_wait(); /* all blocks have begun: their memory is there */
+    if (warp == 0) {
+        b = pick_join_lanes(s->slice[lane], PICK_WARPS);
+        if (lane < pick_blocks())
+            *pick_of(&s->slices[blockIdx.x], lane) = b;
+    }
+    pick_meet();
+    b = s->slices[0];
+    for (uint32_t i = 1; i < pick_blocks(); i++)
+        b = pick_join(s->slices[i], b);
+    *out = b.best;
+    r->best = b.best.v;
+    const float range = b.best.v + b.low;
+    r->scale = range > 0.0f ? 4294967040.0f / range : 0.0f;
+    return !b.bad && b.best.v > -INFINITY;
+}
+
+/* The token of a row that has numbers; -1 in all blocks but the first. */
+static __device__ int32_t pick_token(const struct pick_row &row, const struct pick_view &slice,
+                                     struct pick_view all, struct pick_room *s)
+{
+    const bool top_k = row.top_k > 0 && row.top_k < all.n, top_p = row.top_p < 1;
+    uint32_t most = 0xffffffffu, digit;
+    if (!top_k && !top_p) {
+        const int32_t id = pick_draw_all(slice, row, s).id;
+        return blockIdx.x == 0 ? id : -1;
+    }
+    digit = top_k ? pick_first<false>(slice, &all, &most, row.top_k, s)
+                  : pick_first<true>(slice, &all, &most, row.top_p, s);
+    if (blockIdx.x)
+        return -1;
+    most = top_k ? pick_cut<false>(all, most, true, digit, row.top_k, s)
+                 : pick_cut<true>(all, most, true, digit, row.top_p, s);
+    if (top_k && top_p)
+        most = pick_cut<true>(all, most, false, 0, row.top_p, s);
+    return pick_draw(all, row, most, s).id;
+}
+
+/* grid: (PICK_BLOCKS, rows) */
+extern "C" __global__ void PICK_CLUSTER __launch_bounds__(PICK_THREADS)
+    pick_rows(const __grid_constant__ struct pick_args p)
 {
     __shared__ struct pick_room s;
     dep_launch();
-    dep_wait();
-    const struct pick_row row = p.row[blockIdx.x];
-    if (!row.on)
+    const struct pick_row row = p.row[blockIdx.y];
+    if (!row.on || blockIdx.x >= pick_blocks()) {
+        dep_wait();
         return;
-    float *v = p.logits + blockIdx.x * p.ld;
-    struct pick_view r = {v, NULL, p.n, 0.0f, 0.0f};
-    struct best best;
-    pick_penalise(p, row, v);
-    int32_t id = -1;
-    if (pick_range(&r, &best, &s)) {
-        uint32_t most = 0xffffffffu;
-        id = (int32_t)best.i;
-        if (row.temperature > 0 && row.top_k > 0 && row.top_k < p.n)
-            most = pick_cut<false>(&r, most, row.top_k, &s);
-        if (row.temperature > 0 && row.top_p < 1)
-            most = pick_cut<true>(&r, most, row.top_p, &s);
-        if (row.temperature > 0)
-            id = pick_draw(r, row, most, &s);
     }
+    float *v = p.logits + blockIdx.y * p.ld;
+    const uint32_t each = (p.n + 4 * pick_blocks() - 1) / (4 * pick_blocks()) * 4,
+                   first = min(blockIdx.x * each, p.n);
+    struct pick_view slice = {v + first, NULL, first, min(each, p.n - first), 0.0f, 0.0f};
+    pick_clear(&s);
     if (threadIdx.x == 0)
-        p.ids[blockIdx.x] = id;
+        s.listed = 0;
+    __syncthreads();
+    pick_arrive();
+    dep_wait();
+    pick_penalise(p, row, v, slice);
+    struct best best;
+    int32_t id = -1;
+    if (pick_range(&slice, &best, &s)) {
+        const struct pick_view all = {v, NULL, 0, p.n, slice.best, slice.scale};
+        id = row.temperature > 0 ? pick_token(row, slice, all, &s) : (int32_t)best.i;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        p.ids[blockIdx.y] = id;
 }
