@@ -306,7 +306,7 @@ static void test_scratch(void **state)
 /* ---- passes ---- */
 
 /* Places that launches of these tests have in common. */
-static float here[8 * 1024], there[8 * 1024], results[64];
+static float here[32 * 1024], there[32 * 1024], results[64];
 static uint8_t packed[1 << 20];
 static const struct span pack = {.place = PLACE_PACK}, y = {.place = PLACE_Y};
 
@@ -552,13 +552,15 @@ static void test_sum_rows(void **state)
     }
 }
 
-/* Rows of k values that are packed for one product; how many launches are left. */
-static uint32_t row_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to)
+/* Rows of k values that are normed and packed for one product; how many launches are left. */
+static uint32_t norm_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to,
+                              const struct norm_args *norm)
 {
     struct pass_test t;
     start(&t, rows);
-    put_rows(&t, here, k, NORM_RMS);
-    put_product(&t, fmt, to)->a.gemm.k = k;
+    put_rows(&t, here, k, norm->kind)->a.pack.norm = *norm;
+    struct gemm_args *g = &put_product(&t, fmt, to)->a.gemm;
+    g->k = g->seg[0].w.k = k;
     pass_row_input(&t.l, &t.c, &t.list);
     const uint32_t count = t.list.count;
     const float *x = t.list.all[count - 1].a.gemm.in.x;
@@ -567,9 +569,15 @@ static uint32_t row_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to)
     return count;
 }
 
+static uint32_t row_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to)
+{
+    return norm_launches(rows, k, fmt, to, &(struct norm_args){.kind = NORM_RMS});
+}
+
 static void test_row_input(void **state)
 {
     (void)state;
+    static const struct norm_args mean = {.kind = NORM_LAYER}, bias = {.kind = NORM_RMS, .b = here};
     struct pass_test t;
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, there), 1);
     assert_int_equal(row_launches(2, 1024, FMT_Q4_K_TILE, there), 2); /* more rows */
@@ -577,7 +585,12 @@ static void test_row_input(void **state)
     assert_int_equal(row_launches(1, 16384, FMT_Q5_K, there), 2);     /* neither */
     assert_int_equal(row_launches(1, 1000, FMT_Q8_0, there), 1);      /* the last column is not whole */
     assert_int_equal(row_launches(1, 1004, FMT_Q6_K_TILE, there), 2); /* nor its lanes */
-    assert_int_equal(row_launches(1, 8192, FMT_Q4_K_TILE, there), 2); /* too long to norm in every block */
+    /* every block has room for the row, if it need not hold it until the norm is known */
+    assert_int_equal(row_launches(1, 28672, FMT_Q4_K_TILE, there), 1);
+    assert_int_equal(row_launches(1, 28928, FMT_Q4_K_TILE, there), 2);
+    assert_int_equal(norm_launches(1, 4096, FMT_Q4_K_TILE, there, &mean), 1);
+    assert_int_equal(norm_launches(1, 4352, FMT_Q4_K_TILE, there, &mean), 2);
+    assert_int_equal(norm_launches(1, 4352, FMT_Q4_K_TILE, there, &bias), 2);
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 512), 2);  /* it writes where it reads */
     assert_int_equal(row_launches(1, 1024, FMT_Q4_K_TILE, here + 1024), 1); /* beside it */
     /* tiles, then another form: the pack is made between them, and tiles behind that take it, too */
@@ -779,6 +792,28 @@ static void test_choose_kernels(void **state)
         assert_int_equal(l->kernel, want[i].kernel);
         assert_true(l->grid.x && l->grid.y && l->grid.threads && l->a.gemm.split && l->how);
         assert_int_equal(l->a.gemm.strips, want[i].order == PACK_ROWS ? 4 : 16);
+        launch_free(&t.list);
+    }
+}
+
+/* One row by the short kernel, but where its input or its results need more. */
+static void test_choose_row(void **state)
+{
+    (void)state;
+    static const struct gemm_in in[] = {{.x = here},
+                                        {.x = here, .norm.kind = NORM_RMS},
+                                        {.x = here, .norm = {.kind = NORM_RMS, .b = here}},
+                                        {.x = here, .norm.kind = NORM_LAYER},
+                                        {.x = here, .gate.gate = here},
+                                        {.x = here, .parts.part = here}};
+    for (uint32_t i = 0; i < 7; i++) {
+        struct pass_test t;
+        start(&t, 1);
+        struct launch *l = put_product(&t, FMT_Q4_K_TILE, there);
+        l->a.gemm.in = in[i % 6];
+        l->a.gemm.conv.w = i == 6 ? here : NULL;
+        pass_choose_kernels(&t.l, &t.c, &t.list);
+        assert_int_equal(l->kernel, i < 2 ? K_GEMM_ROW : K_GEMM_ROW_ANY);
         launch_free(&t.list);
     }
 }
@@ -1063,11 +1098,11 @@ int main(void)
         cmocka_unit_test(test_pack_once),       cmocka_unit_test(test_finish_heads),
         cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
         cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
-        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
-        cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_choose_row),      cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_classes),         cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_join_halves),     cmocka_unit_test(test_sum_rows),
+        cmocka_unit_test(test_router_input),    cmocka_unit_test(test_blas_rows),
+        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -701,6 +701,15 @@ static void check_recipes(void)
         {.name = "head norm, then clamp", .type = DTYPE_Q8_0, COMMON, .head_norm = true, .clamp = true},
         {.name = "xielu", .type = DTYPE_Q8_0, COMMON, .bias = true, .plain_ffn = true, .xielu = true},
         {.name = "norm of hidden values", .type = DTYPE_Q4_K, COMMON, .act = ACT_RELU2, .inner = true},
+        {.name = "wide rows", /* more columns than two for each warp of a block */
+         .type = DTYPE_Q4_K,
+         .width = 33 * 256,
+         .heads = 4,
+         .kv_heads = 1,
+         .dim = 64,
+         .ffn = 256,
+         .rope = ROPE_HALVES,
+         .rope_dims = 64},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         rig_seed(i + 1);

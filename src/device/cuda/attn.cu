@@ -251,7 +251,7 @@ template <int C> struct decode_ring {
             for (uint32_t j = 0; j < 2 * C; j++)
                 copy16(to + 16 * ROW + 512 * j + 16 * lane, v + ((16 * j) << p.kv.token_bits) * 2);
         }
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        copies_commit();
     }
     /* Waits for the next unit; those after it, stages - 1 of them, may still be on their way. */
     __device__ __forceinline__ const uint8_t *enter()

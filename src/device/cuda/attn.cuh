@@ -20,6 +20,23 @@ static __device__ __forceinline__ void copy16(void *to, const void *from)
                  "l"(from));
 }
 
+static __device__ __forceinline__ void copy4(void *to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from));
+}
+
+static __device__ __forceinline__ void copies_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* The thread's own, all of them. */
+static __device__ __forceinline__ void copies_wait()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 /* The state of the queries of a warp: rows g and (R = 2) g + 8 of the tile in each lane. D = 32 * C. */
 template <int C, int R> struct flash {
     uint32_t q[C][4 * R]; /* A operands of two mma for 32 dimensions: [half][2 pairs][row] */

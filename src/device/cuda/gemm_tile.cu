@@ -1,6 +1,6 @@
 /* Products with tiles. Three ways to load x (a fourth is in gemm_wide.cu):
  *   gemm_tile_1       one row: every block norms the row itself, into shared memory, while its first
- *                     weights arrive
+ *                     weights arrive; gemm_tile_1_any for inputs that are gated, joined or normed otherwise
  *   gemm_tile, 8..64  packed, straight from memory
  *   gemm_staged       packed, 32 rows at a time, columns copied ahead into shared memory for the whole block (sm_90);
  *   gemm_staged_few   the same where there are few strips, of which more warps share one */
@@ -16,18 +16,46 @@ GEMM_KERNEL(gemm_experts, 0, 1, GEMM_WARPS, 3)
 
 enum { ROW_COLUMNS = 2 }; /* of a warp in registers: rows of 4096 where a norm needs all of them first */
 
+/* The output that a thread adds up: one, as there are at most 16 strips a block. */
+struct row_output {
+    uint32_t seg, n;
+    bool stores;
+
+    __device__ __forceinline__ row_output(const struct gemm_args &p, uint32_t each)
+    {
+        const uint32_t strip = blockIdx.x * each + threadIdx.x / TILE_ROWS;
+        seg = gemm_segment(p, min(strip, p.strips - 1));
+        const struct gemm_seg &to = p.seg[seg];
+        n = (strip - to.first) * TILE_ROWS + threadIdx.x % TILE_ROWS;
+        stores = !p.paired && threadIdx.x < each * TILE_ROWS && strip < p.strips && n < to.w.n;
+    }
+};
+
+/* What is added to the outputs comes into shared memory by itself. In a register, of which there are none to spare, it would
+ * be waited for at once, to be put aside, and the row would be asked for only then. */
+struct row_more {
+    float bias[GEMM_DEEP * TILE_ROWS], residual[GEMM_DEEP * TILE_ROWS];
+};
+
 struct x_row {
     const struct gemm_args &p;
     uint8_t *room;
     float *sums; /* 2 x GEMM_DEEP */
-    const float
-        *add; /* what this thread adds to its output, or NULL: on its way while weights are multiplied */
-    float more;
+    const struct row_output &y;
+    struct row_more &more;
 
     __device__ __forceinline__ x_row(const struct gemm_args &args, uint8_t *shared, float *reduce,
-                                     const float *added)
-        : p(args), room(shared), sums(reduce), add(added), more(0.0f)
+                                     const struct row_output &out, struct row_more &add)
+        : p(args), room(shared), sums(reduce), y(out), more(add)
     {
+    }
+
+    /* Once the row is asked for: what is added to the output, too. */
+    __device__ __forceinline__ void asked()
+    {
+        if (y.stores && p.residual)
+            copy4(&more.residual[threadIdx.x], p.residual + y.n);
+        copies_commit();
     }
 
     /* Of 256 values; the last may be shorter, by whole lanes. */
@@ -52,19 +80,13 @@ struct x_row {
         return warp_sum(threadIdx.x % 32 < blockDim.x / 32 ? each[threadIdx.x % 32] : 0.0f);
     }
 
-    __device__ __forceinline__ void wait()
-    {
-        dep_wait();
-        if (add)
-            more = *add;
-    }
-
     /* The row is in parts: a column of a warp at a time. */
     __device__ __forceinline__ void join_all()
     {
         const struct gemm_parts &in = p.in.parts;
         const uint32_t splits = decode_span(in.splits, in.window, *in.length, 1).splits;
-        wait();
+        dep_wait();
+        asked();
         for (uint32_t c = threadIdx.x / 32; c < columns(); c += blockDim.x / 32) {
             const uint32_t at = 256 * c + threadIdx.x % 32 * 8;
             float v[8] = {};
@@ -72,27 +94,42 @@ struct x_row {
                 gemm_join(in, at, splits, v);
             row_put(room + c * ROW_COLUMN, v);
         }
-        __syncthreads();
     }
 
     /* No norm: the row as it is, four columns of a warp at a time. */
     __device__ __forceinline__ void copy()
     {
-        const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-        wait();
-        for (uint32_t c = warp; c < columns(); c += 4 * warps) {
-            float v[4][8];
+        enum { AHEAD = 4 };
+        const uint32_t warp = threadIdx.x / 32, warps = blockDim.x / 32;
+        const float *from[AHEAD];
+        bool there[AHEAD];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const uint32_t at = 256 * (c + warps * i) + 8 * lane;
-                load8(p.in.x + at, at < p.k ? 8 : 0, true, v[i]);
-            }
+        for (int i = 0; i < AHEAD; i++) {
+            from[i] = p.in.x + at_of(i);
+            there[i] = at_of(i) < p.k;
+        }
+        dep_wait();
+#pragma unroll 1
+        for (uint32_t c = warp;;) {
+            float v[AHEAD][8];
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < AHEAD; i++)
+                load8(from[i], there[i] ? 8 : 0, true, v[i]);
+            if (c == warp)
+                asked();
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
                 if (c + warps * i < columns())
                     row_put(room + (c + warps * i) * ROW_COLUMN, v[i]);
+            c += AHEAD * warps;
+            if (c >= columns())
+                break;
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                from[i] += 256 * AHEAD * warps;
+                there[i] = 256 * (c + warps * i) + threadIdx.x % 32 * 8 < p.k;
+            }
         }
-        __syncthreads();
     }
 
     /* Eight numbers from `at` on, gated and normed within their slice: lanes side by side have it. */
@@ -130,13 +167,13 @@ struct x_row {
 
     __device__ __forceinline__ void gate_all()
     {
-        wait();
+        dep_wait();
+        asked();
         for (uint32_t c = threadIdx.x / 32; c < p.k / 256; c += blockDim.x / 32) {
             float v[8];
             gate_eight(256 * c + threadIdx.x % 32 * 8, v);
             row_put(room + c * ROW_COLUMN, v);
         }
-        __syncthreads();
     }
 
     /* Eight of the norm's weights. */
@@ -171,10 +208,11 @@ struct x_row {
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
             weights(at_of(i), w[i]);
-        wait();
+        dep_wait();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
             load8(p.in.x + at_of(i), at_of(i) < p.k ? 8 : 0, true, v[i]);
+        asked();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
             sum += weigh(warp + warps * i, v[i], w[i]);
@@ -187,7 +225,6 @@ struct x_row {
         sum = warp_sum(sum);
         if (threadIdx.x % 32 == 0)
             sums[warp] = sum;
-        __syncthreads();
     }
 
     __device__ __forceinline__ float scale() const
@@ -211,7 +248,8 @@ struct x_row {
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++)
             weights(at_of(i), w[i]);
-        wait();
+        dep_wait();
+        asked();
 #pragma unroll
         for (int i = 0; i < ROW_COLUMNS; i++) {
             load8(in.x + at_of(i), at_of(i) < p.k ? 8 : 0, true, v[i]);
@@ -244,18 +282,18 @@ struct x_row {
             }
             row_put(room + c * ROW_COLUMN, v[i]);
         }
-        __syncthreads();
     }
 
-    __device__ __forceinline__ void begin()
+    /* ANY: as the launch says; else no norm, or one of squares, alone. The block has not met yet. */
+    template <bool ANY> __device__ __forceinline__ void begin()
     {
-        if (p.in.parts.part)
+        if (ANY && p.in.parts.part)
             join_all();
-        else if (p.in.gate.gate)
+        else if (ANY && p.in.gate.gate)
             gate_all();
         else if (p.in.norm.kind == NORM_NONE)
             copy();
-        else if (scales())
+        else if (!ANY || scales())
             squares();
         else
             normed();
@@ -297,61 +335,88 @@ struct row_conv {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
-    gemm_tile_1(const __grid_constant__ struct gemm_args p)
+/* Gate and up of 16 outputs lie in neighbouring strips: y = act(gate) * up. */
+static __device__ __forceinline__ void row_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS],
+                                                 uint32_t each, uint32_t bits)
+{
+    const uint32_t k = threadIdx.x / TILE_ROWS, row = threadIdx.x % TILE_ROWS,
+                   n = (blockIdx.x * (each / 2) + k) * TILE_ROWS + row;
+    if (k >= each / 2 || n >= p.seg[0].w.n)
+        return;
+    float gate = p.seg[0].bias ? p.seg[0].bias[n] : 0.0f, up = p.seg[1].bias ? p.seg[1].bias[n] : 0.0f;
+#pragma unroll 1
+    for (uint32_t j = 0; j < 1u << bits; j++) {
+        gate += room[(2 * k << bits) + j][row];
+        up += room[(2 * k + 1 << bits) + j][row];
+    }
+    p.seg[0].y[n] = gemm_act(p, gate, up);
+}
+
+/* ANY: whichever input and output; else they are plain (passes.c), which leaves out most of the code. Between the end of its
+ * predecessor and its first product all that a block does counts: code that runs once takes some 7 ns an instruction. */
+template <bool ANY> static __device__ __forceinline__ void row_body(const struct gemm_args &p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ float room[GEMM_DEEP][TILE_ROWS][9], sums[2 * GEMM_DEEP];
+    __shared__ float room[GEMM_DEEP][TILE_ROWS], sums[2 * GEMM_DEEP];
+    __shared__ struct row_more more;
     dep_launch();
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t each = blockDim.x / 32 / p.split, part = warp % p.split,
-                   strip = min(blockIdx.x * each + warp / p.split, p.strips - 1);
-    const uint32_t columns = (p.k + 255) / 256, from = columns * part / p.split,
-                   to = columns * (part + 1) / p.split;
+    const uint32_t warp = threadIdx.x / 32, bits = 31 - __clz(p.split), each = blockDim.x / 32 >> bits,
+                   part = warp & (p.split - 1), strip = min(blockIdx.x * each + (warp >> bits), p.strips - 1);
+    const uint32_t columns = (p.k + 255) / 256, from = columns * part >> bits,
+                   to = columns * (part + 1) >> bits;
     const struct gemm_seg &seg = p.seg[gemm_segment(p, strip)];
-    /* the output that this thread adds up: one, as there are at most 16 strips a block */
-    const uint32_t mine = blockIdx.x * each + threadIdx.x / TILE_ROWS;
-    const struct gemm_seg &to_seg = p.seg[gemm_segment(p, min(mine, p.strips - 1))];
-    const uint32_t n = (mine - to_seg.first) * TILE_ROWS + threadIdx.x % TILE_ROWS;
-    const bool stores = !p.paired && threadIdx.x < each * TILE_ROWS && mine < p.strips && n < to_seg.w.n;
     const uint32_t fmt = seg.w.fmt;
     const uint8_t *tiles =
         seg.w.base + gemm_within(p, seg, strip) * seg.w.stride + from * layout_tile_bytes(fmt);
     float acc[2] = {0.0f, 0.0f};
-    /* the residual or, without one, the bias is on its way meanwhile; there is no register for both */
-    const float *add = p.residual ? p.residual : to_seg.bias;
-    struct x_row x(p, row_room, sums, stores && add ? add + n : nullptr);
     struct tile_ahead ahead(fmt, tiles);
+    const struct row_output y(p, each);
+    if (y.stores && p.seg[y.seg].bias)
+        copy4(&more.bias[threadIdx.x], p.seg[y.seg].bias + y.n);
+    copies_commit();
+    struct x_row x(p, row_room, sums, y, more);
     args_ahead(p);
-    x.begin(); /* in one place for all forms: its code is large */
-    const bool convolves = stores && p.conv.w && &to_seg == &p.seg[p.conv.seg];
+    x.begin<ANY>(); /* in one place for all forms: its code is large */
+    const bool convolves = ANY && y.stores && p.conv.w && y.seg == p.conv.seg;
     struct row_conv conv;
     if (convolves)
-        conv.load(p.conv, n);
+        conv.load(p.conv, y.n);
+    __syncthreads();
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
-    const float late = stores && p.residual && to_seg.bias ? to_seg.bias[n] : 0.0f;
-    const float scale = x.scales() ? x.scale() : 1.0f;
+    const float scale = (ANY ? x.scales() : p.in.norm.kind == NORM_RMS) ? x.scale() : 1.0f;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
         acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
-        if (t == 0)
-            room[warp][g + 8 * i][0] = acc[i] * scale;
+        if (threadIdx.x % 4 == 0)
+            room[warp][threadIdx.x % 32 / 4 + 8 * i] = acc[i] * scale;
     }
+    copies_wait();
     __syncthreads();
     if (p.paired)
-        gemm_store_pairs<1>(p, room, gemm_rows{1, 0, 0});
-    if (!stores)
+        row_pairs(p, room, each, bits);
+    if (!y.stores)
         return;
-    float y = late;
+    float sum = p.seg[y.seg].bias ? more.bias[threadIdx.x] : 0.0f;
     /* all loads at once: one after the other they take longer than the rest of this */
 #pragma unroll
     for (uint32_t j = 0; j < GEMM_DEEP; j++)
-        y += j < p.split ? room[threadIdx.x / TILE_ROWS * p.split + j][threadIdx.x % TILE_ROWS][0] : 0.0f;
-    y = p.residual ? y * p.scale + x.more : (y + x.more) * p.scale;
-    to_seg.y[n] = y;
+        sum += j < p.split ? room[(threadIdx.x / TILE_ROWS << bits) + j][threadIdx.x % TILE_ROWS] : 0.0f;
+    sum = sum * p.scale + (p.residual ? more.residual[threadIdx.x] : 0.0f);
+    p.seg[y.seg].y[y.n] = sum;
     if (convolves)
-        conv.store(p.conv, n, y);
+        conv.store(p.conv, y.n, sum);
+}
+
+extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
+    gemm_tile_1(const __grid_constant__ struct gemm_args p)
+{
+    row_body<false>(p);
+}
+extern "C" __global__ void __launch_bounds__(GEMM_DEEP * 32, 1)
+    gemm_tile_1_any(const __grid_constant__ struct gemm_args p)
+{
+    row_body<true>(p);
 }
 
 /* ---- staged ---- */

@@ -24,6 +24,7 @@ struct kernel_row {
 
 static const struct kernel_row rows[] = {
     {K_GEMM_ROW, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1"},
+    {K_GEMM_ROW_ANY, MODULE_GEMM_TILE, SHARED_MORE, "gemm_tile_1_any"},
     {K_GEMM_ONE, MODULE_GEMM_ONE, SHARED_MORE, "gemm_one"},
     {K_GEMM_STAGED, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged"},
     {K_GEMM_STAGED_FEW, MODULE_GEMM_TILE, SHARED_ALL, "gemm_staged_few"},

@@ -35,6 +35,7 @@ enum gpu_module {
 enum gpu_kernel {
     K_GEMM = 0,                 /* + 4 * fmt + (0, 1, 2, 3); the forms of tiles share theirs */
     K_GEMM_ROW = 4 * FMT_COUNT, /* tiles, one row */
+    K_GEMM_ROW_ANY,             /* the same with a gate, parts, a convolution, a mean or a bias of the norm */
     K_GEMM_ONE,                 /* small weights of any form, one row */
     K_GEMM_STAGED,              /* tiles, 32 rows at a time, columns staged */
     K_GEMM_STAGED_FEW,          /* the same where there are few strips */

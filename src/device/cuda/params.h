@@ -23,6 +23,8 @@ enum { PACK_SUMS = 4096, PACK_SCALE = 4352, PACK_BYTES = 4480, PACK_STREAMS = 8 
 enum pack_order { PACK_LANES, PACK_CORES, PACK_ROWS };
 /* A column of one row, as gemm_tile_1 has it in shared memory. */
 enum { ROW_COLUMN = 592 };
+/* Shared memory that a kernel may declare itself, where a launch may ask for the rest. */
+enum { SHARED_OWN = 12 << 10 };
 enum { GEMM_SEGS = 4, GEMM_WARPS = 8, GEMM_DEEP = 16, GEMM_ROWS_MOST = 64 };
 /* gemm_staged: columns of x that a block has at once for each part of them; gemm_staged_few: warps of a block, and parts, at
  * most. */

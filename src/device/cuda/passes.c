@@ -135,6 +135,12 @@ struct row_input {
     struct norm_args norm;
 };
 
+/* Whether a norm is by the squares of the row, with weights at most. */
+static bool squares_alone(const struct norm_args *norm)
+{
+    return norm->kind == NORM_RMS && !norm->b;
+}
+
 static bool packs_row(const struct launch *l, const struct step_class *c, struct row_input *in)
 {
     if (!launch_writes(l, (struct span){.place = PLACE_PACK}) || l->m != 1 || l->rows.of == ROWS_SLOTS ||
@@ -146,7 +152,9 @@ static bool packs_row(const struct launch *l, const struct step_class *c, struct
         *in = (struct row_input){.x = l->a.act.up, .k = l->a.act.k};
     else
         return false;
-    const uint32_t most = in->norm.kind == NORM_NONE ? GEMM_ROW_MOST : GEMM_NORM_MOST;
+    /* a norm of squares multiplies the results, so that its row need not be held */
+    const bool held = in->norm.kind != NORM_NONE && !squares_alone(&in->norm);
+    const uint32_t most = held ? GEMM_NORM_MOST : GEMM_ROW_MOST;
     return in->k <= most && ((uintptr_t)in->x & 15) == 0;
 }
 
@@ -531,6 +539,13 @@ static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
     return how;
 }
 
+/* A product of one row whose input is there as it is or normed by its squares, and whose results are stored. */
+static bool is_plain(const struct gemm_args *g)
+{
+    return !g->in.parts.part && !g->in.gate.gate && !g->conv.w &&
+           (g->in.norm.kind == NORM_NONE || squares_alone(&g->in.norm));
+}
+
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
     (void)c;
@@ -557,7 +572,7 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
             g->strips = g->seg[0].w.n;
         p->how = reason(p, &how);
         if (g->in.x && !one) {
-            how.kernel = K_GEMM_ROW;
+            how.kernel = is_plain(g) ? K_GEMM_ROW : K_GEMM_ROW_ANY;
             how.grid.shared = (g->k + 255) / 256 * ROW_COLUMN;
         }
         p->kernel = (uint16_t)how.kernel;

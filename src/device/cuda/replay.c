@@ -29,7 +29,7 @@ static bool has_small(const struct launch_list *list)
     uint32_t small = 0, tiles = 0;
     for (uint32_t i = 0; i < list->count; i++) {
         small += list->all[i].kernel == K_GEMM_ONE;
-        tiles += list->all[i].kernel == K_GEMM_ROW;
+        tiles += list->all[i].kernel == K_GEMM_ROW || list->all[i].kernel == K_GEMM_ROW_ANY;
     }
     return small > tiles;
 }

@@ -167,8 +167,8 @@ extern "C" __global__ void sample_pick(const __grid_constant__ struct sample_arg
  * found digit by digit, from a histogram of what lies at each digit: how many, or how much probability in units of
  * 2^-32 (integers, so that the order of sums does not matter).
  *
- * The blocks of a cluster share a row: each has a slice. They find the best of the row and, of the first cut, the first digit
- * together. What lies before it is usually little; the first block takes that in and goes on alone. */
+ * The blocks of a cluster share a row: each has a slice. They find the best of the row and, of the first cut, the first
+ * digit together. What lies before it is usually little; the first block takes that in and goes on alone. */
 
 enum { PICK_THREADS = 1024, PICK_WARPS = PICK_THREADS / 32, PICK_BINS = 2048, PICK_LIST = 2048 };
 

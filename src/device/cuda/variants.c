@@ -3,8 +3,7 @@
 /* Dynamic shared memory that a block may have: what is left beside the kernels' own. */
 uint32_t gpu_shared_most(const struct gpu_profile *g)
 {
-    enum { OWN = 12 << 10 };
-    return (uint32_t)g->shared_block - OWN;
+    return (uint32_t)g->shared_block - SHARED_OWN;
 }
 
 uint32_t gpu_gemm_groups(uint32_t m)
@@ -51,6 +50,8 @@ static bool gemm_staged(const struct gpu_profile *g, uint32_t groups, uint32_t s
     return true;
 }
 
+enum { ROUNDS_MOST = 4 }; /* blocks that an SM has one after the other */
+
 struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
                                 uint32_t k, bool paired)
 {
@@ -75,10 +76,13 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint3
     r.kernel = K_GEMM + 4 * fmt + index;
     if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP)
         r.split = warps = GEMM_DEEP; /* an SM for each strip */
-    /* one row of long strips: a block an SM, all with equally many of them, in pairs where there are gate and up */
-    const uint32_t even = gpu_blocks(gpu_blocks(strips, sms), paired ? 2 : 1) * (paired ? 2 : 1);
-    if (m == 1 && layout_is_tile(fmt) && columns >= GEMM_DEEP && even * r.split <= GEMM_DEEP)
-        warps = even * r.split;
+    /* one row of long strips: a block an SM, or a few in turn, all with equally many strips, in pairs where there are gate
+     * and up */
+    const uint32_t step = paired ? 2 : 1, even = gpu_blocks(gpu_blocks(strips, sms), step) * step,
+                   rounds = gpu_blocks(even * r.split, GEMM_DEEP);
+    if (m == 1 && layout_is_tile(fmt) && columns >= GEMM_DEEP &&
+        (rounds == 1 || (r.split == 1 && rounds <= ROUNDS_MOST)))
+        warps = gpu_blocks(gpu_blocks(even, rounds), step) * step * r.split;
     else if (paired && r.split == warps) /* both strips of a pair lie in one block */
         r.split /= 2;
     r.grid = gpu_grid(gpu_blocks(strips, warps / r.split), 1, 1, warps * 32, 0);
