@@ -4,20 +4,34 @@
 
 /* ---- the router ---- */
 
-/* Four weights of an output. FMT is a constant, so that no branch keeps one load from the next. */
+/* Four weights of an output, as they are in memory. FMT is a constant, so that no branch keeps one load from the next. */
 template <int FMT>
-static __device__ __forceinline__ float4 router_weights(const struct mat &w, uint32_t n, uint32_t i)
+static __device__ __forceinline__ uint4 router_load(const struct mat &w, uint32_t n, uint32_t i)
 {
     const uint8_t *row = w.base + n * w.stride;
     if (FMT == FMT_F32)
-        return *(const float4 *)(row + 4 * (uint64_t)i);
+        return *(const uint4 *)(row + 4 * (uint64_t)i);
     const uint2 v = *(const uint2 *)(row + 2 * (uint64_t)i);
-    if (FMT == FMT_F16) {
+    return make_uint4(v.x, v.y, 0, 0);
+}
+
+static __device__ __forceinline__ float4 router_values(uint32_t fmt, const uint4 &v)
+{
+    if (fmt == FMT_F32)
+        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                           __uint_as_float(v.w));
+    if (fmt == FMT_F16) {
         const float2 a = __half22float2(*(const __half2 *)&v.x), b = __half22float2(*(const __half2 *)&v.y);
         return make_float4(a.x, a.y, b.x, b.y);
     }
     return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
                        __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
+}
+
+template <int FMT>
+static __device__ __forceinline__ float4 router_weights(const struct mat &w, uint32_t n, uint32_t i)
+{
+    return router_values(FMT, router_load<FMT>(w, n, i));
 }
 
 static __device__ __forceinline__ float4 router_norm(const struct router_args &p, uint32_t i)
@@ -39,34 +53,37 @@ static __device__ __forceinline__ float4 mul4(const float4 &a, const float4 &b)
 struct router_output {
     const struct mat &w;
     uint32_t n;
-    float bias;
 
     __device__ __forceinline__ router_output(const struct router_args &p, uint32_t i)
-        : w(i < p.w.n ? p.w : p.shared), n(i < p.w.n ? i : 0), bias(p.bias && i < p.w.n ? p.bias[i] : 0.0f)
+        : w(i < p.w.n ? p.w : p.shared), n(i < p.w.n ? i : 0)
     {
     }
 };
+
+static __device__ __forceinline__ float router_bias(const struct router_args &p, uint32_t i)
+{
+    return p.bias && i < p.w.n ? p.bias[i] : 0.0f;
+}
 
 static __device__ __forceinline__ float router_scale(const struct router_args &p, float squares)
 {
     return p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
 }
 
-/* Four outputs' weights of four columns, times those of the norm. */
+/* Four outputs' weights of four columns, as they are in memory. */
 template <int FMT>
 static __device__ __forceinline__ void router_four(const struct router_args &p, uint32_t out, uint32_t at,
-                                                   float4 w[ROUTER_OUTPUTS])
+                                                   uint4 w[ROUTER_OUTPUTS])
 {
-    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f), norm = at < p.k ? router_norm(p, at) : zero;
 #pragma unroll
     for (int j = 0; j < ROUTER_OUTPUTS; j++) {
         const struct router_output o(p, min(out + j, p.outputs - 1));
-        w[j] = at < p.k ? mul4(router_weights<FMT>(o.w, o.n, at), norm) : zero;
+        w[j] = at < p.k ? router_load<FMT>(o.w, o.n, at) : make_uint4(0, 0, 0, 0);
     }
 }
 
 static __device__ __forceinline__ void router_four(const struct router_args &p, uint32_t out, uint32_t at,
-                                                   float4 w[ROUTER_OUTPUTS])
+                                                   uint4 w[ROUTER_OUTPUTS])
 {
     if (p.w.fmt == FMT_F32)
         router_four<FMT_F32>(p, out, at, w);
@@ -94,7 +111,8 @@ static __device__ __forceinline__ struct router_sums router_sum(const float acc[
 
 /* Output out + j of a row, from the sums of `warps` warps. */
 static __device__ __forceinline__ void router_store(const struct router_args &p, const struct router_sums *s,
-                                                    uint32_t warps, uint32_t row, uint32_t out, uint32_t j)
+                                                    uint32_t warps, uint32_t row, uint32_t out, uint32_t j,
+                                                    float bias)
 {
     if (row >= p.m || out + j >= p.outputs)
         return;
@@ -105,7 +123,7 @@ static __device__ __forceinline__ void router_store(const struct router_args &p,
         squares += s[i].squares;
     }
     p.logits[(uint64_t)row * p.outputs + out + j] =
-        sum * router_scale(p, squares) + router_output(p, out + j).bias;
+        sum * router_scale(p, squares) + bias;
 }
 
 /* One row, a block four outputs: its warps share the columns, and have their weights before the row is there. Code that runs
@@ -116,27 +134,32 @@ extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS)
     __shared__ struct router_sums sums[ROUTER_WARPS];
     dep_launch();
     const uint32_t out = blockIdx.x * ROUTER_OUTPUTS;
+    const float bias = router_bias(p, out + threadIdx.x % ROUTER_OUTPUTS);
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float acc[ROUTER_OUTPUTS] = {}, squares = 0.0f;
+#pragma unroll 1
     for (uint32_t from = 0; from < p.k; from += 4 * blockDim.x) {
         const uint32_t at = from + 4 * threadIdx.x;
-        float4 w[ROUTER_OUTPUTS];
+        uint4 w[ROUTER_OUTPUTS];
         router_four(p, out, at, w);
+        const float4 norm = at < p.k ? router_norm(p, at) : zero;
         if (!from) {
             args_ahead(p);
             dep_wait();
         }
-        const float4 x = at < p.k ? *(const float4 *)(p.x + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        const float4 x = at < p.k ? *(const float4 *)(p.x + at) : zero, normed = mul4(x, norm);
         squares += dot4(x, x);
+        /* weights are not touched before the row is there: that would wait for them */
 #pragma unroll
         for (int j = 0; j < ROUTER_OUTPUTS; j++)
-            acc[j] += dot4(x, w[j]);
+            acc[j] += dot4(normed, router_values(p.w.fmt, w[j]));
     }
     const struct router_sums mine = router_sum(acc, squares);
     if (threadIdx.x % 32 == 0)
         sums[threadIdx.x / 32] = mine;
     __syncthreads();
     if (threadIdx.x < ROUTER_OUTPUTS)
-        router_store(p, sums, blockDim.x / 32, 0, out, threadIdx.x);
+        router_store(p, sums, blockDim.x / 32, 0, out, threadIdx.x, bias);
 }
 
 enum { ROUTER_ROWS = 8, ROUTER_COLUMNS = 4 * 32 * ROUTER_WARPS };
@@ -155,13 +178,16 @@ extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS, 2)
     float acc[ROUTER_OUTPUTS] = {}, squares = 0.0f;
     for (uint32_t from = 0; from < p.k; from += ROUTER_COLUMNS) {
         const uint32_t first = 32 * STEPS * (warp % EACH) + lane; /* in fours */
-        float4 w[ROUTER_OUTPUTS], v[STEPS];
-        router_four(p, out, from + 4 * threadIdx.x, w);
+        const uint32_t mine = from + 4 * threadIdx.x;
+        float4 v[STEPS];
+        uint4 w[ROUTER_OUTPUTS];
+        router_four(p, out, mine, w);
+        const float4 norm = mine < p.k ? router_norm(p, mine) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (from)
             __syncthreads();
 #pragma unroll
         for (int j = 0; j < ROUTER_OUTPUTS; j++)
-            all[j][threadIdx.x] = w[j];
+            all[j][threadIdx.x] = mul4(router_values(p.w.fmt, w[j]), norm);
         if (!from) {
             args_ahead(p);
             dep_wait();
@@ -187,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(32 * ROUTER_WARPS, 2)
     if (threadIdx.x < ROUTER_ROWS * ROUTER_OUTPUTS)
         router_store(p, sums[threadIdx.x / ROUTER_OUTPUTS], EACH,
                      blockIdx.y * ROUTER_ROWS + threadIdx.x / ROUTER_OUTPUTS, out,
-                     threadIdx.x % ROUTER_OUTPUTS);
+                     threadIdx.x % ROUTER_OUTPUTS, router_bias(p, out + threadIdx.x % ROUTER_OUTPUTS));
 }
 
 enum { ROUTER_CHUNK = 512 };
@@ -256,8 +282,7 @@ static __device__ __forceinline__ void router_many(const struct router_args &p, 
         for (int r = 0; r < ROUTER_ROWS; r++) {
             const float sum = warp_sum(acc[j][r]);
             if (lane == 0 && out + j < p.outputs && first + r < p.m) {
-                const struct router_output o(p, out + j);
-                p.logits[(uint64_t)(first + r) * p.outputs + out + j] = sum * scale[r] + o.bias;
+                p.logits[(uint64_t)(first + r) * p.outputs + out + j] = sum * scale[r] + router_bias(p, out + j);
             }
         }
 }

@@ -60,14 +60,22 @@ static __device__ __forceinline__ void row_load(const float *x, bool there, floa
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
+struct row_up_room {
+    struct expert_choice c;
+    float room[MOE_WARPS][TILE_ROWS], sums[MOE_WARPS];
+    float bias[MOE_WARPS * TILE_ROWS]; /* of the block's outputs: gate, then up */
+};
+static_assert(sizeof(struct row_up_room) <= SHARED_OWN, "");
+
 /* A block has p.pairs pairs of strips of gate and up (or strips of up alone), p.split warps for each strip, and at least as
  * many warps as the row has columns. Most of this code runs once a launch, which costs what it takes to fetch it: it is
  * short rather than unrolled. */
 template <int N> static __device__ __forceinline__ void row_up(const struct moe_row_args &p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
-    __shared__ struct expert_choice c;
-    __shared__ float room[MOE_WARPS][TILE_ROWS], sums[MOE_WARPS];
+    __shared__ struct row_up_room s;
+    struct expert_choice &c = s.c;
+    float(&room)[MOE_WARPS][TILE_ROWS] = s.room, (&sums)[MOE_WARPS] = s.sums;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32,
                    columns = (p.k + 255) / 256, kinds = p.part[0].gate.base ? 2 : 1, own = 8 * threadIdx.x;
     /* what needs no predecessor: which strip this warp multiplies, and which output this thread adds up */
@@ -95,6 +103,15 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     const struct mat &m = kinds == 2 && strip % 2 == 0 ? e.part.gate : e.part.up;
     const uint8_t *tiles = strip_of(m, e.expert, mine.strip, from);
     tile_ahead_of<N> ahead(m.fmt, tiles);
+    const uint32_t r = threadIdx.x % TILE_ROWS, n = last.strip * TILE_ROWS + r;
+    const struct row_expert o(p, c, last.slot);
+    const uint32_t f = o.part.up.n;
+    const uint32_t above = kinds == 2 ? p.pairs * TILE_ROWS : 0; /* where those of up begin */
+    const bool stores = i < p.pairs && blockIdx.x * p.pairs + i < p.pairs_all && n < f;
+    if (stores && o.part.gate_bias)
+        copy4(&s.bias[threadIdx.x], o.part.gate_bias + (uint64_t)o.expert * f + n);
+    if (stores && o.part.up_bias)
+        copy4(&s.bias[above + threadIdx.x], o.part.up_bias + (uint64_t)o.expert * f + n);
     if (p.route.scale_input && warp == warps - 1)
         choice_weights(p.route, c);
     squares = warp_sum(lane < warps ? sums[lane] : 0.0f);
@@ -109,11 +126,9 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     float acc[2] = {0.0f, 0.0f};
     row_product<N>(acc, ahead, m.fmt, tiles, from, to, row_room);
     row_leave(acc, room[warp]);
+    copies_wait();
     __syncthreads();
-    const uint32_t r = threadIdx.x % TILE_ROWS, n = last.strip * TILE_ROWS + r;
-    const struct row_expert o(p, c, last.slot);
-    const uint32_t f = o.part.up.n;
-    if (i >= p.pairs || blockIdx.x * p.pairs + i >= p.pairs_all || n >= f)
+    if (!stores)
         return;
     float gate = 0.0f, up = 0.0f;
 #pragma unroll 1
@@ -123,9 +138,8 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     }
     if (p.route.scale_input && last.slot < p.route.used) /* as if x were scaled */
         gate *= c.weight[last.slot], up *= c.weight[last.slot];
-    const uint64_t b = (uint64_t)o.expert * f + n;
-    gate += o.part.gate_bias ? o.part.gate_bias[b] : 0.0f;
-    up += o.part.up_bias ? o.part.up_bias[b] : 0.0f;
+    gate += o.part.gate_bias ? s.bias[threadIdx.x] : 0.0f;
+    up += o.part.up_bias ? s.bias[above + threadIdx.x] : 0.0f;
     p.h[blockIdx.y * p.ldh + (uint64_t)last.slot * p.part[0].up.n + n] = /* the shared expert's is the last */
         kinds == 1                     ? act_one(o.part.act, up)
         : o.part.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up)
@@ -144,12 +158,20 @@ struct row_column {
     }
 };
 
+struct row_down_room {
+    struct expert_choice c;
+    float room[GEMM_DEEP][TILE_ROWS];
+    float residual[TILE_ROWS], bias[MOE_USED_MOST + 1][TILE_ROWS]; /* of each expert, then the shared one */
+};
+static_assert(sizeof(struct row_down_room) <= SHARED_OWN, "");
+
 /* A block a strip of 16 outputs; its warps share the columns of all experts. */
 template <int N> static __device__ __forceinline__ void row_down(const struct moe_row_args &p)
 {
     extern __shared__ __align__(128) uint8_t row_room[]; /* (warps, most) of ROW_COLUMN bytes */
-    __shared__ struct expert_choice c;
-    __shared__ float room[MOE_WARPS][TILE_ROWS];
+    __shared__ struct row_down_room s;
+    struct expert_choice &c = s.c;
+    float(&room)[GEMM_DEEP][TILE_ROWS] = s.room;
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const uint32_t from = p.columns_all * warp / warps, to = p.columns_all * (warp + 1) / warps,
@@ -169,6 +191,15 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
     const uint8_t *tiles = strip_of(first.part.down, first.expert, blockIdx.x, here.at);
     tile_ahead_of<N> ahead(first.part.down.fmt, tiles);
     __syncthreads();
+    /* what is added at the end; the router, which moe_row_up has waited for, has waited for the residual */
+    const uint32_t n = blockIdx.x * TILE_ROWS + threadIdx.x % TILE_ROWS, row = threadIdx.x % TILE_ROWS;
+    if (n < p.n && threadIdx.x < TILE_ROWS && p.residual)
+        copy4(&s.residual[row], p.residual + blockIdx.y * p.ldr + n);
+    for (uint32_t j = threadIdx.x / TILE_ROWS; n < p.n && j < p.route.used + 1; j += blockDim.x / TILE_ROWS) {
+        const struct row_expert e(p, c, j);
+        if (e.part.down_bias)
+            copy4(&s.bias[j][row], e.part.down_bias + (uint64_t)e.expert * p.n + n);
+    }
     const float alone = !shared ? 0.0f : p.shared_gate ? 1.0f / (1.0f + expf(-c.shared)) : 1.0f;
     uint8_t *x = row_room + warp * most * ROW_COLUMN;
     args_ahead(p);
@@ -201,8 +232,8 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
         here.slot++, here.at = 0;
     }
     row_leave(acc, room[warp]);
+    copies_wait();
     __syncthreads();
-    const uint32_t n = blockIdx.x * TILE_ROWS + threadIdx.x;
     if (threadIdx.x >= TILE_ROWS || n >= p.n)
         return;
     float y = 0.0f;
@@ -211,10 +242,10 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
         y += room[j][threadIdx.x];
     if (p.part[0].down_bias)
         for (uint32_t j = 0; j < p.route.used; j++)
-            y += c.weight[j] * p.part[0].down_bias[(uint64_t)c.expert[j] * p.n + n];
+            y += c.weight[j] * s.bias[j][row];
     if (shared && p.part[1].down_bias)
-        y += alone * p.part[1].down_bias[n];
-    p.out[blockIdx.y * p.ldo + n] = y * p.scale + (p.residual ? p.residual[blockIdx.y * p.ldr + n] : 0.0f);
+        y += alone * s.bias[p.route.used][row];
+    p.out[blockIdx.y * p.ldo + n] = y * p.scale + (p.residual ? s.residual[row] : 0.0f);
 }
 
 /* _4: forms of four chunks, which need fewer registers, so that more warps fit. */
