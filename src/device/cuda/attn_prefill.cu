@@ -25,7 +25,7 @@ static __device__ __forceinline__ void prefill_fetch(const struct attn_args &p, 
 #pragma unroll
     for (uint32_t i = 0; i < 2 * C; i++)
         copy16(to + 1024 * i, v + ((16 * i) << p.kv.token_bits) * 2);
-    asm volatile("cp.async.commit_group;");
+    copies_commit();
 }
 
 /* U units of 32 keys from shared memory, the first being `key`. Score tile i of a unit has in column n the key

@@ -47,7 +47,7 @@ static __device__ __forceinline__ void wide_fetch(const struct attn_args &p, uin
     for (uint32_t i = 0; i < 2 * C; i++) /* 16 dimensions at a time */
         copy16(wide_place(room + wide_shape<C>::V_AT, 16 * i + d, 2 * warp + half),
                v + ((16 * i) << p.kv.token_bits) * 2);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    copies_commit();
 }
 
 /* The warp's queries as an operand in shared memory. */

@@ -323,6 +323,19 @@ static __device__ __forceinline__ void row_product(float acc[2], tile_ahead_of<N
     }
 }
 
+/* Sums of the lane's rows g and g + 8 over the four lanes that share them, times scale; to[row] from one of those. */
+static __device__ __forceinline__ void row_leave(float acc[2], float scale, float *to)
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
+        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
+        if (lane % 4 == 0)
+            to[lane / 4 + 8 * i] = acc[i] * scale;
+    }
+}
+
 /* Eight values of attention's result, from the parts of it. */
 static __device__ __forceinline__ void gemm_join(const struct gemm_parts &in, uint32_t at, uint32_t splits,
                                                  float v[8])

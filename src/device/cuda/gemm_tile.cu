@@ -335,7 +335,7 @@ struct row_conv {
     }
 };
 
-/* Gate and up of 16 outputs lie in neighbouring strips: y = act(gate) * up. */
+/* gemm_store_pairs for one row, an output a thread: its general form is much code to run once. */
 static __device__ __forceinline__ void row_pairs(const struct gemm_args &p, const float (*room)[TILE_ROWS],
                                                  uint32_t each, uint32_t bits)
 {
@@ -384,13 +384,7 @@ template <bool ANY> static __device__ __forceinline__ void row_body(const struct
     __syncthreads();
     row_product<CHUNKS_MOST>(acc, ahead, fmt, tiles, from, to, row_room);
     const float scale = (ANY ? x.scales() : p.in.norm.kind == NORM_RMS) ? x.scale() : 1.0f;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
-        if (threadIdx.x % 4 == 0)
-            room[warp][threadIdx.x % 32 / 4 + 8 * i] = acc[i] * scale;
-    }
+    row_leave(acc, scale, room[warp]);
     copies_wait();
     __syncthreads();
     if (p.paired)

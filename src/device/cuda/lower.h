@@ -22,8 +22,8 @@ enum {
     DECODE_QUERIES = 16,   /* sequences with at most this many (row, head of a group) pairs are decode */
     MOE_ROWS = 2048,       /* rows of an expert layer at a time, at most */
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
-    GEMM_NORM_MOST = 4096,       /* inputs of a product that norms its row itself */
-    GEMM_ROW_MOST = 28672,       /* or only packs it */
+    GEMM_NORM_MOST = 4096,       /* inputs of a product that holds its row until the norm is known */
+    GEMM_ROW_MOST = 28672,       /* or need not */
     MOE_FEW = 2,                 /* rows whose experts are multiplied row by row */
     LORA_AREAS = GEMM_SEGS       /* products whose A x are kept at the same time */
 };

@@ -27,19 +27,6 @@ static __device__ __forceinline__ const uint8_t *strip_of(const struct mat &w, u
     return w.base + expert * w.each + strip * w.stride + (uint64_t)column * layout_tile_bytes(w.fmt);
 }
 
-/* Sums of the lane's rows g and g + 8 over the four lanes that share them; to[row] from one of those. */
-static __device__ __forceinline__ void row_leave(float acc[2], float *to)
-{
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 1);
-        acc[i] += __shfl_xor_sync(~0u, acc[i], 2);
-        if (lane % 4 == 0)
-            to[lane / 4 + 8 * i] = acc[i];
-    }
-}
-
 /* Which 16 outputs of which expert pair number i is. */
 struct row_pair {
     uint32_t slot, strip;
@@ -75,7 +62,6 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     extern __shared__ __align__(128) uint8_t row_room[]; /* (columns) of ROW_COLUMN bytes */
     __shared__ struct row_up_room s;
     struct expert_choice &c = s.c;
-    float(&room)[MOE_WARPS][TILE_ROWS] = s.room, (&sums)[MOE_WARPS] = s.sums;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32,
                    columns = (p.k + 255) / 256, kinds = p.part[0].gate.base ? 2 : 1, own = 8 * threadIdx.x;
     /* what needs no predecessor: which strip this warp multiplies, and which output this thread adds up */
@@ -96,7 +82,7 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
         squares += v[j] * v[j];
     squares = warp_sum(squares);
     if (lane == 0)
-        sums[warp] = squares;
+        s.sums[warp] = squares;
     choice_experts(p.route, c);
     __syncthreads();
     const struct row_expert e(p, c, mine.slot);
@@ -114,7 +100,7 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
         copy4(&s.bias[above + threadIdx.x], o.part.up_bias + (uint64_t)o.expert * f + n);
     if (p.route.scale_input && warp == warps - 1)
         choice_weights(p.route, c);
-    squares = warp_sum(lane < warps ? sums[lane] : 0.0f);
+    squares = warp_sum(lane < warps ? s.sums[lane] : 0.0f);
     const float scale = p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
     if (warp < columns) {
 #pragma unroll
@@ -125,7 +111,7 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     __syncthreads();
     float acc[2] = {0.0f, 0.0f};
     row_product<N>(acc, ahead, m.fmt, tiles, from, to, row_room);
-    row_leave(acc, room[warp]);
+    row_leave(acc, 1.0f, s.room[warp]);
     copies_wait();
     __syncthreads();
     if (!stores)
@@ -133,8 +119,8 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
     float gate = 0.0f, up = 0.0f;
 #pragma unroll 1
     for (uint32_t j = 0; j < p.split; j++) {
-        gate += room[i * kinds * p.split + j][r];
-        up += room[(i * kinds + kinds - 1) * p.split + j][r];
+        gate += s.room[i * kinds * p.split + j][r];
+        up += s.room[(i * kinds + kinds - 1) * p.split + j][r];
     }
     if (p.route.scale_input && last.slot < p.route.used) /* as if x were scaled */
         gate *= c.weight[last.slot], up *= c.weight[last.slot];
@@ -171,7 +157,6 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
     extern __shared__ __align__(128) uint8_t row_room[]; /* (warps, most) of ROW_COLUMN bytes */
     __shared__ struct row_down_room s;
     struct expert_choice &c = s.c;
-    float(&room)[GEMM_DEEP][TILE_ROWS] = s.room;
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const uint32_t from = p.columns_all * warp / warps, to = p.columns_all * (warp + 1) / warps,
@@ -231,7 +216,7 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
         i = end;
         here.slot++, here.at = 0;
     }
-    row_leave(acc, room[warp]);
+    row_leave(acc, 1.0f, s.room[warp]);
     copies_wait();
     __syncthreads();
     if (threadIdx.x >= TILE_ROWS || n >= p.n)
@@ -239,7 +224,7 @@ template <int N> static __device__ __forceinline__ void row_down(const struct mo
     float y = 0.0f;
 #pragma unroll 4
     for (uint32_t j = 0; j < warps; j++)
-        y += room[j][threadIdx.x];
+        y += s.room[j][threadIdx.x];
     if (p.part[0].down_bias)
         for (uint32_t j = 0; j < p.route.used; j++)
             y += c.weight[j] * s.bias[j][row];

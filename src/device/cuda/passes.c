@@ -135,10 +135,11 @@ struct row_input {
     struct norm_args norm;
 };
 
-/* Whether a norm is by the squares of the row, with weights at most. */
-static bool squares_alone(const struct norm_args *norm)
+/* Whether a norm, if there is one, is a factor of the whole row: a product multiplies its results with that, and need not hold
+ * the row until it is known. */
+static bool norm_is_factor(const struct norm_args *norm)
 {
-    return norm->kind == NORM_RMS && !norm->b;
+    return norm->kind == NORM_NONE || (norm->kind == NORM_RMS && !norm->b);
 }
 
 static bool packs_row(const struct launch *l, const struct step_class *c, struct row_input *in)
@@ -152,9 +153,7 @@ static bool packs_row(const struct launch *l, const struct step_class *c, struct
         *in = (struct row_input){.x = l->a.act.up, .k = l->a.act.k};
     else
         return false;
-    /* a norm of squares multiplies the results, so that its row need not be held */
-    const bool held = in->norm.kind != NORM_NONE && !squares_alone(&in->norm);
-    const uint32_t most = held ? GEMM_NORM_MOST : GEMM_ROW_MOST;
+    const uint32_t most = norm_is_factor(&in->norm) ? GEMM_ROW_MOST : GEMM_NORM_MOST;
     return in->k <= most && ((uintptr_t)in->x & 15) == 0;
 }
 
@@ -539,11 +538,10 @@ static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
     return how;
 }
 
-/* A product of one row whose input is there as it is or normed by its squares, and whose results are stored. */
+/* A product of one row without a gate, parts to join or a convolution. */
 static bool is_plain(const struct gemm_args *g)
 {
-    return !g->in.parts.part && !g->in.gate.gate && !g->conv.w &&
-           (g->in.norm.kind == NORM_NONE || squares_alone(&g->in.norm));
+    return !g->in.parts.part && !g->in.gate.gate && !g->conv.w && norm_is_factor(&g->in.norm);
 }
 
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list)
