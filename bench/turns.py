@@ -17,17 +17,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SYNTH = Path(__file__).resolve().parent / "synth.py"
-MAKING = ("--type", "--layers", "--seed")  # options of synth.py; the others are those of `quern bench`
 
 
 class Test:
     def __init__(self, text, folder):
-        words = shlex.split(text)
-        self.text, self.preset, self.making, self.options = text, words[0], [], []
-        rest = iter(words[1:])
-        for word in rest:
-            (self.making.extend((word, next(rest))) if word in MAKING else self.options.append(word))
-        name = "-".join([self.preset, *(w.lstrip("-") for w in self.making)])
+        making = argparse.ArgumentParser(prog=f"--test '{text}'", add_help=False, allow_abbrev=False)
+        for option in ("--layers", "--type", "--seed"):  # of synth.py; the others are those of `quern bench`
+            making.add_argument(option)
+        self.text, (self.preset, *words) = text, shlex.split(text)
+        given, self.options = making.parse_known_args(words)
+        self.making = [word for name, value in vars(given).items() if value for word in (f"--{name}", value)]
+        name = "-".join([self.preset, *(word.lstrip("-") for word in self.making)])
         self.made = not Path(self.preset).exists()
         self.model = folder / f"{name}.gguf" if self.made else Path(self.preset)
 
@@ -38,8 +38,9 @@ class Test:
 
 class Program:
     def __init__(self, text):
-        self.name, _, self.path = text.partition("=")
-        if not self.name or not Path(self.path).exists():
+        self.name, _, path = text.partition("=")
+        self.path = Path(path).resolve()
+        if not self.name or not self.path.is_file():
             raise ValueError(f"'{text}' is not NAME=PROGRAM")
 
     def run(self, test, repeats):
@@ -47,7 +48,7 @@ class Program:
         r = subprocess.run([self.path, "bench", test.model, "--no-parity", "-r", str(repeats), "--json", *test.options],
                            capture_output=True, text=True)
         if r.returncode:
-            raise RuntimeError(f"{self.name}, {test.text}: {r.stderr.strip().splitlines()[-1:] or r.returncode}")
+            raise RuntimeError(f"{self.name}, {test.text}: {(r.stderr.strip() or f'exit {r.returncode}').splitlines()[-1]}")
         return json.loads(r.stdout)
 
 

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -24,22 +26,26 @@ def program(path, device, rates):
     return path
 
 
-def test_medians_and_ratios(tmp_path):
-    model = tmp_path / "model.gguf"
-    model.write_bytes(b"")
+@pytest.fixture
+def empty(tmp_path):
+    """A file that stands for a model."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"")
+    return path
+
+
+def test_medians_and_ratios(tmp_path, empty):
     one = program(tmp_path / "one", "cuda:0", [100.0, 500.0, 120.0])
     two = program(tmp_path / "two", "cuda:0", [90.0, 150.0, 1000.0])
-    done = turns(f"before={one}", f"now={two}", "--test", f"{model} -n 8 -b 4", "--rounds", 3, "--json", tmp_path / "all.json")
+    done = turns(f"before={one}", f"now={two}", "--test", f"{empty} -n 8 -b 4", "--rounds", 3, "--json", tmp_path / "all.json")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"| {model} -n 8 -b 4 | decode, 4 at once | 120.0 | 150.0 | 1.250 | 25% |"
+    assert done.stdout.splitlines()[-1] == f"| {empty} -n 8 -b 4 | decode, 4 at once | 120.0 | 150.0 | 1.250 | 25% |"
     assert json.loads((tmp_path / "all.json").read_text())[0]["tok_s"] == {"before": [100, 500, 120], "now": [90, 150, 1000]}
 
 
-def test_another_device_ends_the_run(tmp_path):
-    model = tmp_path / "model.gguf"
-    model.write_bytes(b"")
+def test_another_device_ends_the_run(tmp_path, empty):
     one, two = program(tmp_path / "one", "cuda:0", [100.0]), program(tmp_path / "two", "cpu", [1.0])
-    done = turns(f"before={one}", f"now={two}", "--test", f"{model} -n 8")
+    done = turns(f"before={one}", f"now={two}", "--test", f"{empty} -n 8")
     assert done.returncode == 1 and "now ran" in done.stderr and "on cpu, not on cuda:0" in done.stderr
 
 
