@@ -135,8 +135,8 @@ struct row_input {
     struct norm_args norm;
 };
 
-/* Whether a norm, if there is one, is a factor of the whole row: a product multiplies its results with that, and need not hold
- * the row until it is known. */
+/* Whether a norm, if there is one, is a factor of the whole row: a product multiplies its results with that, and need not
+ * hold the row until it is known. */
 static bool norm_is_factor(const struct norm_args *norm)
 {
     return norm->kind == NORM_NONE || (norm->kind == NORM_RMS && !norm->b);
