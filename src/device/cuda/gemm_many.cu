@@ -3,11 +3,18 @@
  * is the B operand, in shared memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of
  * chunks of x, 128 columns each, which its first warp fills.
  *
- * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
- * the rows. All blocks of the launch must be on the card at once then; gpu_gemm_many ensures that.
+ * The outputs of a block's warpgroups are a band. There are three ways to deal out bands:
+ *   - a block has one (gridDim.y bands, p.split 1);
+ *   - its columns are shared by p.split blocks (gridDim.z): they leave their sums in p.part, wait for each other, and each
+ *     adds up some of the rows;
+ *   - gridDim.y blocks, not as many as there are bands, have equal shares of all columns (shares.h): each works through the
+ *     end of one band, perhaps whole ones, and the beginning of another. The sums of a band's end go to p.part, and the block
+ *     that began the band adds them up. Copies of the next band's tiles run while the results of one are stored.
+ * Where bands are cut, all blocks of the launch must be on the card at once; gpu_gemm_many ensures that.
  *
  * x is packed in the order PACK_ROWS. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"
+#include "device/cuda/shares.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "device/cuda/wgmma.cuh"
@@ -41,6 +48,13 @@ struct many_tiles {
         }
         from += bytes;
         left--;
+    }
+    /* The first `depth` were fetched before. */
+    __device__ __forceinline__ void skip(uint32_t depth, uint32_t bytes)
+    {
+        const uint32_t n = min(depth, left);
+        from += n * bytes;
+        left -= n;
     }
 };
 
@@ -331,14 +345,12 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
         many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
 }
 
-/* acc += the block's columns. SOURCE gives the operands of a sub; its calls mark where a column begins and ends. There a
+/* acc += the piece's columns, whose first copies run already. SOURCE gives the operands of a sub; its calls mark where a column begins and ends. There a
  * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
  * turn of a loop. What the next column begins with is loaded meanwhile. */
 template <int ROWS, class SOURCE>
 static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w, struct many_x<ROWS> x)
 {
-    w.begin();
-    x.begin();
     w.enter();
     const uint32_t columns = x.count / CHUNKS;
     for (uint32_t column = 0; column < columns; column++) {
@@ -363,15 +375,11 @@ template <class FORM, int GROUP> struct many_form {
 
     __device__ __forceinline__ many_form(const struct many_tiles &t) : tiles(t), stage(0), parity(0)
     {
+        tiles.skip(DEPTH, FORM::BYTES);
     }
     __device__ __forceinline__ const uint8_t *tile() const
     {
         return tiles.room + stage * FORM::BYTES;
-    }
-    __device__ __forceinline__ void begin()
-    {
-        for (uint32_t i = 0; i < DEPTH; i++)
-            tiles.fetch(i, FORM::BYTES);
     }
     __device__ __forceinline__ void enter()
     {
@@ -450,6 +458,12 @@ template <int FMT> struct many_rows {
         for (uint32_t i = 0; i < DEPTH; i++)
             fetch(i);
     }
+    /* They were fetched before. */
+    __device__ __forceinline__ void skip()
+    {
+        row += DEPTH * BYTES;
+        sub_next += DEPTH * SUBS;
+    }
     __device__ __forceinline__ void enter()
     {
     }
@@ -483,16 +497,23 @@ template <int FMT> struct many_rows {
 
 /* ---- results ---- */
 
-/* The sums of a block: in its shared memory, or, where blocks share the columns, in p.part, from all of them. */
+/* Where four outputs of a row are among (rows)[outputs] sums: groups of eight are swapped by row, so that the lanes of a
+ * warpgroup that leave some have banks of their own. */
+static __device__ __forceinline__ uint32_t many_place(uint32_t row, uint32_t output, uint32_t outputs)
+{
+    return row * outputs + (output ^ row / 2 % 4 * 8);
+}
+
+/* The sums of a band: in shared memory, or, where blocks share its columns, in p.part, from all of them. */
 struct many_sums {
     const float *at;
-    uint32_t ld, parts; /* ld: from row to row of x */
-    uint64_t step;      /* from part to part */
+    uint32_t outputs, parts;
+    uint64_t step; /* from part to part */
 
     /* of four outputs */
     __device__ __forceinline__ float4 get(uint32_t row, uint32_t output) const
     {
-        const float *from = at + row * ld + output;
+        const float *from = at + many_place(row, output, outputs);
         if (parts == 1)
             return *(const float4 *)from;
         float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -517,6 +538,12 @@ static __device__ __forceinline__ void many_load4(const float *from, uint32_t co
         v[i] = i < count ? from[i] : 0.0f;
 }
 
+/* The block's first row. */
+template <int ROWS> static __device__ __forceinline__ uint32_t many_base()
+{
+    return blockIdx.x * ROWS;
+}
+
 /* Four outputs of a row, and what they need from memory. */
 struct many_four {
     uint32_t seg, n, count; /* count: of outputs that there are */
@@ -525,11 +552,10 @@ struct many_four {
 };
 
 /* Outputs `at`.. of a row of the block's; in pairs of gate and up `at` counts pairs. base: the block's first row. */
-static __device__ __forceinline__ struct many_four many_find(const struct gemm_args &p, uint32_t base, uint32_t row,
-                                                             uint32_t at)
+static __device__ __forceinline__ struct many_four many_find(const struct gemm_args &p, uint32_t band, uint32_t base,
+                                                             uint32_t row, uint32_t at)
 {
-    const uint32_t units = blockDim.x / 128, step = p.paired ? 2 : 1,
-                   unit = blockIdx.y * units + at / UNIT * step;
+    const uint32_t units = blockDim.x / 128, step = p.paired ? 2 : 1, unit = band * units + at / UNIT * step;
     struct many_four f = {0, 0, 0, row, at / UNIT * step * UNIT + at % UNIT, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
     if (unit >= p.strips)
         return f;
@@ -590,18 +616,20 @@ static __device__ __forceinline__ void many_put(const struct gemm_args &p, const
                 to[k] = v[k];
 }
 
-/* Rows [from, to) of the block's, four outputs a thread at a time; the next four's are on their way meanwhile. A short
+/* Rows [from, to) of the block's of a band, four outputs a thread at a time; the next four's are on their way meanwhile. A short
  * loop: code that runs once a launch has to be fetched, and waits longer for that than it computes. */
+template <int ROWS>
 static __device__ __forceinline__ void many_store(const struct gemm_args &p, const struct many_sums &sums,
-                                                  uint32_t base, uint32_t from, uint32_t to)
+                                                  uint32_t band, uint32_t from, uint32_t to)
 {
-    const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * UNIT, count = (to - from) * outputs / 4;
+    const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * UNIT, count = (to - from) * outputs / 4,
+                   base = many_base<ROWS>();
     struct many_four f = {0, 0, 0, 0, 0, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
 #pragma unroll 1
     for (uint32_t i = threadIdx.x, first = 1;; i += blockDim.x, first = 0) {
         struct many_four next = {0, 0, 0, 0, 0, 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
         if (i < count)
-            next = many_find(p, base, from + 4 * i / outputs, 4 * i % outputs);
+            next = many_find(p, band, base, from + 4 * i / outputs, 4 * i % outputs);
         if (!first)
             many_put(p, sums, base, f);
         if (i >= count)
@@ -610,108 +638,269 @@ static __device__ __forceinline__ void many_store(const struct gemm_args &p, con
     }
 }
 
-/* A warpgroup's sums to shared memory, (rows)[outputs], where the rings were; 4 more floats a row keep the banks apart. */
+/* A warpgroup's sums to shared memory, where the chunks of x were. */
 template <int ROWS>
-static __device__ __forceinline__ void many_leave(const float acc[ROWS / 8][4], float *sums, uint32_t ld)
+static __device__ __forceinline__ void many_leave(const float acc[ROWS / 8][4], float *sums, uint32_t outputs)
 {
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int j = 0; j < ROWS / 8; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            sums[(8 * j + 2 * t + i % 2) * ld + threadIdx.x / 32 * 16 + g + i / 2 * 8] = acc[j][i];
+            sums[many_place(8 * j + 2 * t + i % 2, threadIdx.x / 32 * 16 + i / 2 * 8, outputs) + g] =
+                acc[j][i];
 }
 
-/* A warp's sums of the block's columns, from column `from` on. */
+/* What the blocks that share the columns of one band have summed: each adds up some of the rows. */
 template <int ROWS>
-static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float acc[ROWS / 8][4],
-                                                const struct many_x<ROWS> &x, uint32_t from, uint8_t *rings,
-                                                uint32_t full)
+static __device__ __forceinline__ void many_join(const struct gemm_args &p, struct many_sums from, uint32_t band,
+                                                 uint32_t rows)
 {
-    enum { SUBS = many_group<ROWS>::SUBS };
-    const uint32_t warp = same(threadIdx.x / 32), units = blockDim.x / 128,
-                   unit = min(blockIdx.y * units + warp / 4, p.strips - 1);
+    const uint32_t tile = band * gridDim.x + blockIdx.x;
+    float *part = p.part + (uint64_t)tile * ROWS * from.outputs;
+    from.step = (uint64_t)gridDim.x * gridDim.y * ROWS * from.outputs;
+    for (uint32_t i = 4 * threadIdx.x; i < rows * from.outputs; i += 4 * blockDim.x)
+        __stcg((float4 *)(part + blockIdx.z * from.step + i), *(const float4 *)(from.at + i));
+    gemm_join(p.count + tile, p.split);
+    from.at = part, from.parts = p.split;
+    many_store<ROWS>(p, from, band, rows * blockIdx.z / p.split, rows * (blockIdx.z + 1) / p.split);
+}
+
+/* ---- shares ---- */
+
+/* Where a block leaves what it has of a band that another block began: as registers hold it. */
+template <int ROWS> static __device__ __forceinline__ float4 *many_part(const struct gemm_args &p, uint32_t block)
+{
+    return (float4 *)p.part + (uint64_t)(blockIdx.x * gridDim.y + block) * (ROWS / 8) * blockDim.x + threadIdx.x;
+}
+
+/* The sums of a band's end, for `owner`, which counts those who have left theirs. */
+template <int ROWS>
+static __device__ __forceinline__ void many_hand(const struct gemm_args &p, const float acc[ROWS / 8][4],
+                                                 uint32_t owner)
+{
+    float4 *to = many_part<ROWS>(p, blockIdx.y);
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++)
+        __stcg(to + j * blockDim.x, make_float4(acc[j][0], acc[j][1], acc[j][2], acc[j][3]));
+    __syncthreads();
+    if (threadIdx.x == blockDim.x - 32) { /* not the first, which fetches x */
+        __threadfence();
+        atomicAdd(p.count + blockIdx.x * gridDim.y + owner, 1);
+    }
+}
+
+/* The block that began a band adds what the next ones, up to block `last`, had of it, in their order. */
+template <int ROWS>
+static __device__ __forceinline__ void many_take(const struct gemm_args &p, float acc[ROWS / 8][4], uint32_t last)
+{
+    if (threadIdx.x == 0) {
+        uint32_t *count = p.count + blockIdx.x * gridDim.y + blockIdx.y, seen;
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(count) : "memory");
+        while (seen < last - blockIdx.y);
+        *count = 0;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (uint32_t block = blockIdx.y + 1; block <= last; block++) {
+        const float4 *from = many_part<ROWS>(p, block);
+#pragma unroll
+        for (int j = 0; j < ROWS / 8; j++) {
+            const float4 v = __ldcg(from + j * blockDim.x);
+            acc[j][0] += v.x, acc[j][1] += v.y, acc[j][2] += v.z, acc[j][3] += v.w;
+        }
+    }
+}
+
+/* ---- pieces ---- */
+
+/* What a warp has of a band. */
+struct many_strip {
+    const struct mat &w;
+    uint32_t at; /* of its strips */
+    struct many_tiles tiles;
+};
+
+/* What a block keeps in shared memory besides the stages of x. */
+struct many_room {
+    uint8_t *rings;
+    uint32_t full; /* barriers of the tiles */
+};
+
+static __device__ __forceinline__ struct many_strip many_find_strip(const struct gemm_args &p,
+                                                                    const struct piece &at,
+                                                                    const struct many_room &room)
+{
+    const uint32_t warp = same(threadIdx.x / 32), unit = min(at.band * (blockDim.x / 128) + warp / 4, p.strips - 1);
     const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
     const struct mat &w = seg.w;
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(gemm_within(p, seg, unit) * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
-    const struct many_tiles tiles = {w.base + strip * w.stride + (uint64_t)from * layout_tile_bytes(w.fmt),
-                                     rings + warp * MANY_RING, full + 8 * warp * TILES_MOST,
-                                     x.count / CHUNKS};
-    if (w.fmt == FMT_Q4_K_TILE) {
-        struct many_form<many_q4k, SUBS> form(tiles);
+    return {w, strip, {w.base + strip * w.stride + (uint64_t)at.from * layout_tile_bytes(w.fmt),
+                       room.rings + warp * MANY_RING, room.full + 8 * warp * TILES_MOST, at.to - at.from}};
+}
+
+/* Copies as many of the piece's tiles as there is room for. */
+static __device__ __forceinline__ void many_begin(const struct gemm_args &p, const struct piece &at,
+                                                  const struct many_room &room)
+{
+    struct many_strip s = many_find_strip(p, at, room);
+    if (s.w.fmt == FMT_F16) {
+        struct many_rows<FMT_F16> rows(s.w, s.at, at.from, at.to - at.from, s.tiles);
+        rows.begin();
+    } else if (s.w.fmt == FMT_BF16) {
+        struct many_rows<FMT_BF16> rows(s.w, s.at, at.from, at.to - at.from, s.tiles);
+        rows.begin();
+    } else {
+        const uint32_t bytes = layout_tile_bytes(s.w.fmt);
+#pragma unroll 1
+        for (uint32_t i = 0; i < (bytes == TILE_Q4_K ? MANY_RING / TILE_Q4_K : 2u); i++)
+            s.tiles.fetch(i, bytes);
+    }
+}
+
+/* A warp's sums of a piece, after many_begin and many_x::begin. */
+template <int ROWS>
+static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float acc[ROWS / 8][4],
+                                                const struct piece &at, const struct many_room &room,
+                                                const struct many_x<ROWS> &x)
+{
+    enum { SUBS = many_group<ROWS>::SUBS };
+    static_assert(MANY_RING / TILE_Q6_K == 2 && MANY_RING / TILE_Q8_0 == 2, "many_begin");
+    const struct many_strip s = many_find_strip(p, at, room);
+    if (s.w.fmt == FMT_Q4_K_TILE) {
+        struct many_form<many_q4k, SUBS> form(s.tiles);
         many_columns<ROWS>(acc, form, x);
-    } else if (w.fmt == FMT_Q6_K_TILE) {
-        struct many_form<many_q6k, SUBS> form(tiles);
+    } else if (s.w.fmt == FMT_Q6_K_TILE) {
+        struct many_form<many_q6k, SUBS> form(s.tiles);
         many_columns<ROWS>(acc, form, x);
-    } else if (w.fmt == FMT_Q8_0) {
-        struct many_form<many_q8, SUBS> form(tiles);
+    } else if (s.w.fmt == FMT_Q8_0) {
+        struct many_form<many_q8, SUBS> form(s.tiles);
         many_columns<ROWS>(acc, form, x);
-    } else if (w.fmt == FMT_F16) {
-        struct many_rows<FMT_F16> rows(w, strip, from, x.count / CHUNKS, tiles);
+    } else if (s.w.fmt == FMT_F16) {
+        struct many_rows<FMT_F16> rows(s.w, s.at, at.from, at.to - at.from, s.tiles);
+        rows.skip();
         many_columns<ROWS>(acc, rows, x);
     } else {
-        struct many_rows<FMT_BF16> rows(w, strip, from, x.count / CHUNKS, tiles);
+        struct many_rows<FMT_BF16> rows(s.w, s.at, at.from, at.to - at.from, s.tiles);
+        rows.skip();
         many_columns<ROWS>(acc, rows, x);
     }
 }
 
-/* What the blocks that share columns have summed: each adds up some of the rows. */
-template <int ROWS>
-static __device__ __forceinline__ void many_join(const struct gemm_args &p, struct many_sums from,
-                                                 uint32_t base, uint32_t rows, uint32_t outputs)
+/* The barriers of the rings, new ones for each piece: a ring may be left at any place, and its tiles may be of another form
+ * next. */
+struct many_bars {
+    uint64_t x_full[MANY_STAGES], x_empty[MANY_STAGES], full[MANY_WARPS * TILES_MOST];
+
+    __device__ __forceinline__ void make(bool again)
+    {
+        if (threadIdx.x < MANY_STAGES) {
+            if (again)
+                bar_end(x_full + threadIdx.x), bar_end(x_empty + threadIdx.x);
+            bar_init(x_full + threadIdx.x, 1);
+            bar_init(x_empty + threadIdx.x, blockDim.x / 32);
+        }
+        if (threadIdx.x < MANY_WARPS * TILES_MOST) {
+            if (again)
+                bar_end(full + threadIdx.x);
+            bar_init(full + threadIdx.x, 1);
+        }
+        bar_made();
+    }
+};
+
+/* What a block has to do: columns of the work up to `end`, of which `piece` is the first part. EVEN: whether there are equal
+ * shares; for 128 rows there are too few registers. */
+template <bool EVEN> struct many_share {
+    uint32_t bands, end;
+    struct piece piece;
+
+    /* An equal share of all columns; else there is one piece. */
+    __device__ __forceinline__ bool even() const
+    {
+        return EVEN && gridDim.y != bands;
+    }
+    __device__ __forceinline__ bool next(uint32_t columns)
+    {
+        const uint32_t at = piece.band * columns + piece.to;
+        if (even() && at < end)
+            piece = share_piece(columns, at, end);
+        return even() && at < end;
+    }
+};
+
+template <bool EVEN>
+static __device__ __forceinline__ struct many_share<EVEN> many_find_share(const struct gemm_args &p, uint32_t columns)
 {
-    const uint32_t tile = blockIdx.y * gridDim.x + blockIdx.x;
-    float *part = p.part + (uint64_t)tile * ROWS * outputs;
-    from.step = (uint64_t)gridDim.x * gridDim.y * ROWS * outputs;
-    for (uint32_t i = 4 * threadIdx.x; i < rows * outputs; i += 4 * blockDim.x)
-        __stcg((float4 *)(part + blockIdx.z * from.step + i),
-               *(const float4 *)(from.at + i / outputs * from.ld + i % outputs));
-    gemm_join(p.count + tile, p.split);
-    from.at = part, from.ld = outputs, from.parts = p.split;
-    many_store(p, from, base, rows * blockIdx.z / p.split, rows * (blockIdx.z + 1) / p.split);
+    const uint32_t units = blockDim.x / 128, bands = (p.strips + units - 1) >> (units >> 1); /* of 1, 2, 4 */
+    struct many_share<EVEN> s = {bands, 0, {blockIdx.y, 0, 0}};
+    if (s.even()) {
+        s.end = share_begin(bands * columns, gridDim.y, blockIdx.y + 1);
+        s.piece = share_piece(columns, share_begin(bands * columns, gridDim.y, blockIdx.y), s.end);
+    } else {
+        s.piece.from = columns * blockIdx.z / p.split, s.piece.to = columns * (blockIdx.z + 1) / p.split;
+    }
+    return s;
 }
 
-/* grid: (ROWS rows, units of 64 outputs by as many warpgroups, p.split). Shared memory: the stages of x, then the warps'
- * rings. */
+/* grid: (ROWS rows, bands or shares, p.split). Shared memory: the stages of x, then the warps' rings. */
 template <int ROWS> static __device__ __forceinline__ void many_body(const struct gemm_args &p)
 {
-    extern __shared__ __align__(1024) uint8_t room[];
-    __shared__ uint64_t x_full[MANY_STAGES], x_empty[MANY_STAGES], full[MANY_WARPS * TILES_MOST];
-    const uint32_t base = blockIdx.x * ROWS, rows = min(p.m - base, (uint32_t)ROWS),
-                   warps = blockDim.x / 32, outputs = warps / 4 * UNIT, columns = (p.k + 255) / 256,
-                   first = columns * blockIdx.z / p.split, last = columns * (blockIdx.z + 1) / p.split;
-    dep_launch();
-    if (threadIdx.x < MANY_STAGES) {
-        bar_init(x_full + threadIdx.x, 1);
-        bar_init(x_empty + threadIdx.x, warps);
-    }
-    if (threadIdx.x < MANY_WARPS * TILES_MOST)
-        bar_init(full + threadIdx.x, 1);
-    bar_made();
-    __syncthreads();
+    extern __shared__ __align__(1024) uint8_t shared[];
+    __shared__ struct many_bars bars;
+    const uint32_t base = many_base<ROWS>(), rows = min(p.m - base, (uint32_t)ROWS), units = blockDim.x / 128,
+                   columns = (p.k + 255) / 256;
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
-    const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * first * step,
-                                   step,
-                                   (rows + 7) / 8 * 8 * STEP_ROW,
-                                   CHUNKS * (last - first),
-                                   p.stages,
-                                   shared_address(room),
-                                   shared_address(x_full),
-                                   shared_address(x_empty),
-                                   0,
-                                   0};
-    float *sums = (float *)room;
-    const struct many_sums from = {sums, outputs + 4, 1, 0};
-    float acc[ROWS / 8][4] = {};
-    many_sum<ROWS>(p, acc, x, first, room + (many_x<ROWS>::BYTES << p.stages), shared_address(full));
-    __syncthreads(); /* all have used the rings */
-    many_leave<ROWS>(acc, sums, from.ld);
+    const struct many_room room = {shared + (many_x<ROWS>::BYTES << p.stages), shared_address(bars.full)};
+    const struct many_sums sums = {(const float *)shared, units * UNIT, 1, 0};
+    dep_launch();
+    bars.make(false);
+    auto s = many_find_share<ROWS <= MANY_EVEN>(p, columns);
     __syncthreads();
-    if (p.split == 1)
-        many_store(p, from, base, 0, rows);
-    else
-        many_join<ROWS>(p, from, base, rows, outputs);
+    for (bool begun = false;;) {
+        const struct piece at = s.piece;
+        const bool hands = s.even() && at.from, takes = s.even() && !at.from && at.to < columns;
+        if (!begun)
+            many_begin(p, at, room);
+        const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * at.from * step,
+                                       step,
+                                       (rows + 7) / 8 * 8 * STEP_ROW,
+                                       CHUNKS * (at.to - at.from),
+                                       p.stages,
+                                       shared_address(shared),
+                                       shared_address(bars.x_full),
+                                       shared_address(bars.x_empty),
+                                       0,
+                                       0};
+        float acc[ROWS / 8][4] = {};
+        x.begin();
+        many_sum<ROWS>(p, acc, at, room, x);
+        const bool more = s.next(columns);
+        __syncthreads(); /* all have used the rings */
+        if (more)
+            bars.make(true);
+        if (takes)
+            many_take<ROWS>(p, acc, share_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
+        if (!hands)
+            many_leave<ROWS>(acc, (float *)shared, sums.outputs);
+        copies_after();
+        __syncthreads();
+        begun = more && (hands || units <= 1u << p.stages); /* the sums take no more than the stages of x */
+        if (begun)
+            many_begin(p, s.piece, room);
+        if (hands)
+            many_hand<ROWS>(p, acc, share_owner(s.bands * columns, gridDim.y, at.band * columns));
+        else if (p.split == 1)
+            many_store<ROWS>(p, sums, at.band, 0, rows);
+        else
+            many_join<ROWS>(p, sums, at.band, rows);
+        if (!more)
+            return;
+        copies_after();
+        __syncthreads();
+    }
 }
 
 #define MANY_KERNEL(rows)                                                                                    \

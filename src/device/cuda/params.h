@@ -42,8 +42,8 @@ enum {
 /* gemm_many: warps of a block and bytes of a warp's ring of tiles, chunks of x in shared memory, rows and outputs of a
  * block, all at most. */
 enum { MANY_WARPS = 16, MANY_RING = 2 * TILE_Q8_0, MANY_STAGES = 4, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
-/* A warpgroup's outputs; kernels, by rows. */
-enum { MANY_UNIT = 64, MANY_KERNELS = 3 };
+/* A warpgroup's outputs; kernels, by rows; rows of a block at most where blocks have equal shares of all columns. */
+enum { MANY_UNIT = 64, MANY_KERNELS = 3, MANY_EVEN = 64 };
 
 /* Rows of one expert that are multiplied together. */
 struct moe_tile {
@@ -149,7 +149,7 @@ struct gemm_args {
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
     struct gemm_conv conv;       /* the same */
-    float *part;                 /* of gemm_many: what blocks that share columns leave, (split, m, outputs) */
+    float *part;                 /* of gemm_many: what blocks that share columns leave, (blocks, rows, outputs) */
     uint32_t *count;             /* and how many have; 0 before and after */
     const float *row_scale;      /* (m), of gemm_many: the products of a row are multiplied with it */
 };
