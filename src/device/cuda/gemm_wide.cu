@@ -51,14 +51,13 @@ struct tile_ring {
     }
 };
 
-/* The block's columns of x. The last warp that has used a column fetches the one that takes its place. */
+/* The block's columns of x. The first warp fetches them, into the place of one that all warps have left. */
 struct x_ring {
     enum { BYTES = NB * PACK_BYTES };
     const uint8_t *pack;
     uint64_t step;
     uint8_t *room;
-    uint64_t *full;
-    uint32_t *used; /* (stages): warps that have left it, counted on and on */
+    uint64_t *full, *empty; /* (stages); empty: an arrival of each warp */
     uint32_t from, to;
 
     __device__ __forceinline__ void fetch(uint32_t column)
@@ -75,16 +74,16 @@ struct x_ring {
     __device__ __forceinline__ void leave(uint32_t column)
     {
         __syncwarp();
-        if (threadIdx.x % 32)
+        bar_arrive(shared_address(empty + (column - from) % WIDE_STAGES), threadIdx.x % 32 == 0);
+    }
+    /* Within a column: the next one takes the place of the one before, once all warps have left that. */
+    __device__ __forceinline__ void refill(uint32_t column)
+    {
+        if (threadIdx.x || column == from || column - 1 + WIDE_STAGES >= to)
             return;
-        const uint32_t warps = blockDim.x / 32;
-        __threadfence_block();
-        if ((atomicAdd(used + (column - from) % WIDE_STAGES, 1) + 1) % warps == 0 &&
-            column + WIDE_STAGES < to) {
-            __threadfence_block();
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-            fetch(column + WIDE_STAGES);
-        }
+        const uint32_t n = column - 1 - from;
+        bar_wait(empty + n % WIDE_STAGES, n / WIDE_STAGES & 1);
+        fetch(column - 1 + WIDE_STAGES);
     }
 };
 
@@ -147,6 +146,8 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
             uint32_t *here = a[sub & 1];
             wide_wait<1>(here);
             w.sub(here, q, sub);
+            if (sub == 1)
+                x.refill(column);
             wgmma_fence();
             wgmma_64(c, here, wide_operand(in + 512 * sub), FORM::MINS || sub);
             wgmma_64(c, here + 4, wide_operand(in + 512 * sub + 256), true);
@@ -289,14 +290,13 @@ static __device__ __forceinline__ void wide_store(const struct gemm_args &p, con
 static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
 {
     extern __shared__ __align__(128) uint8_t room[];
-    __shared__ uint64_t x_full[WIDE_STAGES], full[WIDE_WARPS][WIDE_TILES_MOST];
-    __shared__ uint32_t used[WIDE_STAGES];
+    __shared__ uint64_t x_full[WIDE_STAGES], x_empty[WIDE_STAGES], full[WIDE_WARPS][WIDE_TILES_MOST];
     dep_launch();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t units = blockDim.x / 128, columns = (p.k + 255) / 256;
     if (threadIdx.x < WIDE_STAGES) {
         bar_init(x_full + threadIdx.x, 1);
-        used[threadIdx.x] = 0;
+        bar_init(x_empty + threadIdx.x, blockDim.x / 32);
     }
     if (lane < WIDE_TILES_MOST)
         bar_init(&full[warp][lane], 1);
@@ -320,7 +320,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
                        (uint64_t)p.groups * PACK_BYTES,
                        room,
                        x_full,
-                       used,
+                       x_empty,
                        columns * share / p.split,
                        columns * (share + 1) / p.split};
     /* strips past the last one repeat it; their results are not stored */
