@@ -68,8 +68,8 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
     static const uint32_t rows[] = {1, 8, 16, 32, 64};
     for (size_t i = 0; i < CHOICES; i++) {
         size_t s = i / 5, r = i % 5;
-        const bool wide = gpu_is_many(&g->profile, shapes[s].fmt, rows[r], shapes[s].n);
         const struct gpu_many many = {.m = rows[r], .k = shapes[s].k, .units = shapes[s].n / MANY_UNIT};
+        const bool wide = gpu_is_many(&g->profile, shapes[s].fmt, &many);
         struct gpu_gemm how = wide ? gpu_gemm_many(&g->profile, &many)
                                    : gpu_gemm_choose(&g->profile, shapes[s].fmt, rows[r],
                                                      shapes[s].n / TILE_ROWS, shapes[s].k, false);
@@ -80,7 +80,11 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
                                         .k = shapes[s].k,
                                         .rows = rows[r],
                                         .blocks = how.grid.x * how.grid.y * how.grid.z};
-        if (wide)
+        if (wide && how.even)
+            snprintf(out[i].why, sizeof out[i].why,
+                     "%u warpgroups of 64 outputs by wgmma, blocks have equal shares of all columns",
+                     how.grid.threads / 128);
+        else if (wide)
             snprintf(out[i].why, sizeof out[i].why,
                      "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns",
                      how.grid.threads / 128, how.split);

@@ -6,6 +6,7 @@
 #include "codec/half.h"
 #include "base/mem.h"
 #include "device/cuda/decode.h"
+#include "device/cuda/shares.h"
 #include "device/cuda/timing.h"
 #include "device/cuda/upload.h"
 #include "device/cuda/variants.h"
@@ -152,14 +153,17 @@ static void test_launch_table(void **state)
                          blocks = how.grid.x * how.grid.y * how.split;
                 each = each < 4 / groups ? each : 4 / groups;
                 assert_true(groups == 4 || groups == 2 || (groups == 1 && units % 4));
-                assert_true(how.grid.x * how.rows >= m && how.grid.y * groups >= units);
+                assert_true(how.grid.x * how.rows >= m && (how.even || how.grid.y * groups >= units));
                 assert_true(how.grid.z == how.split && how.split <= (k + 255) / 256);
-                assert_true(how.split == 1 || blocks <= 132 * each);
-                assert_true(how.split == 1 || (uint64_t)blocks * how.rows * groups * MANY_UNIT <=
-                                                  132 * MANY_ROWS * MANY_OUTPUTS);
+                const bool meet = how.split > 1 || how.even;
+                assert_true(!how.even || (how.split == 1 && how.rows <= MANY_EVEN &&
+                                          how.grid.y != gpu_blocks(units, groups)));
+                assert_true(!meet || blocks <= 132 * each);
+                assert_true(!meet || (uint64_t)blocks * how.rows * groups * MANY_UNIT <=
+                                         132 * MANY_ROWS * MANY_OUTPUTS);
                 assert_true(1u << how.stages == MANY_STAGES || 1u << how.stages == MANY_STAGES / 2);
                 assert_true(how.grid.shared <= 215 << 10);
-                assert_true(how.rows * (groups * MANY_UNIT + 4) * 4 <= how.grid.shared);
+                assert_true(how.rows * groups * MANY_UNIT * 4 <= how.grid.shared);
             }
     for (uint32_t pairs = 1; pairs < 2000; pairs += pairs < 20 ? 1 : 97)
         for (uint32_t keys = 1; keys < 200000; keys += keys < 600 ? 37 : 9999)
@@ -196,14 +200,127 @@ static void test_launch_table(void **state)
         for (uint32_t strips = 2; strips < 4000; strips += 34)
             assert_true(gpu_gemm_choose(&g, FMT_Q8_0, m, strips, 4096, true).grid.shared <= 87 << 10);
     assert_int_equal(gpu_decode_choose(&g, 16, 256, 8, 4096, false, 0).stages, 1);
-    g.wide = true;
-    assert_true(gpu_is_many(&g, FMT_Q8_0, 33, 64) && !gpu_is_many(&g, FMT_Q8_0, 32, 6144) &&
-                gpu_is_many(&g, FMT_F16, 17, 64) && !gpu_is_many(&g, FMT_F16, 16, 64) &&
-                gpu_is_many(&g, FMT_Q4_K_TILE, 17, 28672) && !gpu_is_many(&g, FMT_Q4_K_TILE, 16, 28672) &&
-                !gpu_is_many(&g, FMT_MXFP4, 64, 28672));
     /* kernels are built in for all modules or for none */
     for (int m = 1; m < MODULE_COUNT; m++)
         assert_int_equal(!gpu_blob(m), !gpu_blob(0));
+}
+
+/* Every column of every band is in one share, once; a band that is cut has one owner, which has its first column and, of its
+ * share, has it last; the others have their columns of it first, and come behind the owner one after the other. */
+static void check_shares(uint32_t bands, uint32_t columns, uint32_t blocks)
+{
+    const uint32_t work = bands * columns;
+    uint32_t at = 0;
+    assert_true(share_fits(work, blocks));
+    for (uint32_t b = 0; b < blocks; b++) {
+        const uint32_t end = share_begin(work, blocks, b + 1);
+        assert_int_equal(share_begin(work, blocks, b), at);
+        assert_true(end - at == work / blocks || end - at == work / blocks + 1);
+        for (bool first = true; at < end; first = false) {
+            const struct piece p = share_piece(columns, at, end);
+            assert_true(p.band == at / columns && p.from == at % columns && p.from < p.to && p.to <= columns);
+            assert_int_equal(share_owner(work, blocks, at), b);
+            assert_int_equal(share_owner(work, blocks, at + p.to - p.from - 1), b);
+            assert_true(first || p.from == 0);
+            at += p.to - p.from;
+            assert_true(at == end || p.to == columns);
+            if (p.from == 0)
+                continue;
+            const uint32_t owner = share_owner(work, blocks, p.band * columns),
+                           last = share_owner(work, blocks, (p.band + 1) * columns - 1);
+            assert_true(owner < b && b <= last);
+            assert_true(share_begin(work, blocks, owner) <= p.band * columns);
+        }
+    }
+    assert_int_equal(at, work);
+}
+
+static void test_shares(void **state)
+{
+    (void)state;
+    static const uint32_t bands[] = {1, 2, 3, 7, 16, 40, 112, 131, 132, 133, 224, 448, 2004},
+                          columns[] = {1, 2, 3, 6, 16, 23, 32, 56, 112},
+                          blocks[] = {1, 2, 3, 5, 16, 66, 131, 132, 133, 264, 528};
+    for (size_t i = 0; i < sizeof bands / sizeof bands[0]; i++)
+        for (size_t j = 0; j < sizeof columns / sizeof columns[0]; j++) {
+            for (size_t l = 0; l < sizeof blocks / sizeof blocks[0]; l++) {
+                if (blocks[l] <= bands[i] * columns[j])
+                    check_shares(bands[i], columns[j], blocks[l]);
+                else
+                    assert_false(share_fits(bands[i] * columns[j], blocks[l]));
+            }
+            if (bands[i] * columns[j] < 1 << 16)
+                check_shares(bands[i], columns[j], bands[i] * columns[j]);
+        }
+    assert_false(share_fits(100, 0));
+    assert_false(share_fits(1u << 24, 256));
+    check_shares(1 << 14, 512, 510);
+    /* parts of equal bands are shares, too */
+    for (uint32_t split = 1; split <= 7; split++)
+        for (uint32_t b = 0; b <= 5 * split; b++)
+            assert_int_equal(share_begin(35, 5 * split, b), b / split * 7 + 7 * (b % split) / split);
+}
+
+/* The launch with equal shares: all blocks fit on the card at once, and their parts into the room for them. */
+static void test_even(void **state)
+{
+    (void)state;
+    const struct gpu_profile g = {.major = 9, .sms = 132, .shared_block = 227 << 10, .wide = true};
+    struct gpu_gemm how;
+    for (uint32_t units = 1; units < 3000; units += units < 20 ? 1 : 91)
+        for (uint32_t k = 32; k <= 28672; k += 3104)
+            for (uint32_t m = 17; m <= 512; m += 33)
+                for (uint32_t groups = 1; groups <= 4; groups *= 2)
+                    for (uint32_t most = 0; most < 400; most += 133) {
+                        const uint32_t rows = m <= 32 ? 32 : 64, bands = gpu_blocks(units, groups),
+                                       work = bands * gpu_blocks(k, 256);
+                        const struct gpu_many p = {.m = m, .k = k, .units = units};
+                        if (!gpu_gemm_many_even(&g, &p, rows, groups, most, &how))
+                            continue;
+                        const uint64_t all = (uint64_t)how.grid.x * how.grid.y;
+                        assert_true(how.even && how.split == 1 && how.grid.z == 1 && how.grid.y != bands);
+                        assert_true(how.grid.x * rows >= m && how.grid.y <= work);
+                        assert_true(how.held * how.grid.shared <= 227 << 10 && all <= 132 * how.held);
+                        assert_true(all * rows * groups * MANY_UNIT <= 132 * MANY_ROWS * MANY_OUTPUTS);
+                        assert_true(all <= GPU_COUNTERS && (!most || how.grid.y <= most));
+                        assert_true(rows * groups * MANY_UNIT * 4 <= how.grid.shared);
+                    }
+    /* none for 128 rows, nor for less work than blocks, nor where each block would have a band */
+    assert_false(
+        gpu_gemm_many_even(&g, &(struct gpu_many){.m = 128, .k = 8192, .units = 896}, 128, 4, 0, &how));
+    assert_false(gpu_gemm_many_even(&g, &(struct gpu_many){.m = 32, .k = 256, .units = 8}, 32, 4, 0, &how));
+    assert_false(
+        gpu_gemm_many_even(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 528}, 32, 4, 0, &how));
+    /* two waves become one, and few columns stay whole */
+    assert_true(gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 896, .paired = true}).even);
+    assert_true(gpu_gemm_many(&g, &(struct gpu_many){.m = 64, .k = 8192, .units = 896, .paired = true}).even);
+    assert_false(gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 4096, .units = 64}).even);
+}
+
+/* Which kernel has 17 to 32 rows of tiles: what was measured to be faster. */
+static void test_many_choice(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n, k;
+        bool many;
+    } shapes[] = {{10240, 8192, true},  {8192, 8192, true},  {57344, 8192, true}, {8192, 28672, true},
+                  {6144, 4096, false},  {4096, 4096, false}, {28672, 4096, true}, {4096, 14336, false},
+                  {2048, 1536, false},  {1536, 1536, false}, {17920, 1536, true}, {1536, 8960, false},
+                  {128256, 4096, true}, {151936, 1536, true}};
+    static const uint32_t tiles[] = {FMT_Q4_K_TILE, FMT_Q6_K_TILE, FMT_Q8_0};
+    const struct gpu_profile g = {.major = 9, .sms = 132, .shared_block = 227 << 10, .wide = true};
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
+        for (uint32_t m = 1; m <= 64; m++) {
+            const struct gpu_many p = {.m = m, .k = shapes[i].k, .units = shapes[i].n / MANY_UNIT};
+            for (size_t t = 0; t < 3; t++)
+                if (gpu_is_many(&g, tiles[t], &p) != (m > 32 || (m > 16 && shapes[i].many)))
+                    fail_msg("%ux%u, %u rows of form %u", shapes[i].n, shapes[i].k, m, tiles[t]);
+            assert_int_equal(gpu_is_many(&g, FMT_F16, &p), m > 16);
+            assert_false(gpu_is_many(&g, FMT_MXFP4, &p));
+        }
+    const struct gpu_profile other = {.major = 8, .sms = 108, .shared_block = 99 << 10};
+    assert_false(gpu_has_many(&other, FMT_F16, 64));
 }
 
 static void test_no_driver(void **state)
@@ -284,8 +401,10 @@ static void test_exclusive_time(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_launch_table),
-                                       cmocka_unit_test(test_no_driver), cmocka_unit_test(test_upload_sizes),
-                                       cmocka_unit_test(test_exclusive_time)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts),      cmocka_unit_test(test_launch_table),
+        cmocka_unit_test(test_shares),       cmocka_unit_test(test_even),
+        cmocka_unit_test(test_many_choice),  cmocka_unit_test(test_no_driver),
+        cmocka_unit_test(test_upload_sizes), cmocka_unit_test(test_exclusive_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

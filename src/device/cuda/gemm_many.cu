@@ -7,9 +7,9 @@
  *   - a block has one (gridDim.y bands, p.split 1);
  *   - its columns are shared by p.split blocks (gridDim.z): they leave their sums in p.part, wait for each other, and each
  *     adds up some of the rows;
- *   - gridDim.y blocks, not as many as there are bands, have equal shares of all columns (shares.h): each works through the
- *     end of one band, perhaps whole ones, and the beginning of another. The sums of a band's end go to p.part, and the block
- *     that began the band adds them up. Copies of the next band's tiles run while the results of one are stored.
+ *   - gridDim.y blocks, not as many as there are bands, have equal shares of all columns (shares.h): each works through
+ *     the end of one band, perhaps whole ones, and the beginning of another. The sums of a band's end go to p.part, and the
+ *     block that began the band adds them up. Copies of the next band's tiles run while the results of one are stored.
  * Where bands are cut, all blocks of the launch must be on the card at once; gpu_gemm_many ensures that.
  *
  * x is packed in the order PACK_ROWS. Only in builds for sm_90a: elsewhere the kernels are not there. */
@@ -345,9 +345,9 @@ static __device__ __forceinline__ void many_subs(float acc[ROWS / 8][4], SOURCE 
         many_subs<ROWS, SUB + SUBS>(acc, w, x, column, in);
 }
 
-/* acc += the piece's columns, whose first copies run already. SOURCE gives the operands of a sub; its calls mark where a column begins and ends. There a
- * warpgroup waits for all of its instructions: the assembler gives up overlapping them where some run on into the next
- * turn of a loop. What the next column begins with is loaded meanwhile. */
+/* acc += the piece's columns, whose first copies run already. SOURCE gives the operands of a sub; its calls mark where a
+ * column begins and ends. There a warpgroup waits for all of its instructions: the assembler gives up overlapping them where
+ * some run on into the next turn of a loop. What the next column begins with is loaded meanwhile. */
 template <int ROWS, class SOURCE>
 static __device__ __forceinline__ void many_columns(float acc[ROWS / 8][4], SOURCE &w, struct many_x<ROWS> x)
 {
@@ -616,8 +616,8 @@ static __device__ __forceinline__ void many_put(const struct gemm_args &p, const
                 to[k] = v[k];
 }
 
-/* Rows [from, to) of the block's of a band, four outputs a thread at a time; the next four's are on their way meanwhile. A short
- * loop: code that runs once a launch has to be fetched, and waits longer for that than it computes. */
+/* Rows [from, to) of the block's, of a band, four outputs a thread at a time; the next four's are on their way meanwhile. A
+ * short loop: code that runs once a launch has to be fetched, and waits longer for that than it computes. */
 template <int ROWS>
 static __device__ __forceinline__ void many_store(const struct gemm_args &p, const struct many_sums &sums,
                                                   uint32_t band, uint32_t from, uint32_t to)

@@ -67,11 +67,14 @@ enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)
 {
     bool many = true;
-    uint32_t outputs = 0;
+    struct gpu_many all = {.m = b->m, .k = mat_of(b, p[0].weight)->k};
     for (uint32_t i = 0; i < n; i++)
-        outputs += mat_of(b, p[i].weight)->n;
-    for (uint32_t i = 0; i < n; i++)
-        many = many && gpu_is_many(b->l->card, mat_of(b, p[i].weight)->fmt, b->m, outputs);
+        all.units += gpu_blocks(mat_of(b, p[i].weight)->n, MANY_UNIT);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t fmt = mat_of(b, p[i].weight)->fmt;
+        many = many && (b->l->options.shares ? gpu_has_many(b->l->card, fmt, b->m)
+                                             : gpu_is_many(b->l->card, fmt, &all));
+    }
     return many ? PACK_ROWS : PACK_LANES;
 }
 

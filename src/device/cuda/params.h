@@ -149,9 +149,9 @@ struct gemm_args {
     const struct moe_tile *tile; /* or NULL: blockIdx.y is one of these, of 8 * groups rows, in x and y */
     struct gemm_in in;           /* of gemm_tile_1, which has no pack */
     struct gemm_conv conv;       /* the same */
-    float *part;                 /* of gemm_many: what blocks that share columns leave, (blocks, rows, outputs) */
-    uint32_t *count;             /* and how many have; 0 before and after */
-    const float *row_scale;      /* (m), of gemm_many: the products of a row are multiplied with it */
+    float *part;            /* of gemm_many: what blocks that share columns leave, (blocks, rows, outputs) */
+    uint32_t *count;        /* and how many have; 0 before and after */
+    const float *row_scale; /* (m), of gemm_many: the products of a row are multiplied with it */
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */

@@ -81,7 +81,7 @@ static int check_weight(struct parity *p, uint32_t i, struct err *e)
 {
     struct cuda_device *d = p->d;
     struct gpu *g = d->g;
-    const uint32_t counts[4] = {1, ROWS, gpu_is_many(&g->profile, d->weights.mat[i].fmt, WIDE, 0) ? WIDE : 0,
+    const uint32_t counts[4] = {1, ROWS, gpu_has_many(&g->profile, d->weights.mat[i].fmt, WIDE) ? WIDE : 0,
                                 d->at.decoded_bytes ? LARGE : 0};
     uint32_t first, matrix;
     struct mat w = strip_of(p, i, &first, &matrix);

@@ -1,5 +1,7 @@
 #include "device/cuda/variants.h"
 
+#include "device/cuda/shares.h"
+
 /* Dynamic shared memory that a block may have: what is left beside the kernels' own. */
 uint32_t gpu_shared_most(const struct gpu_profile *g)
 {
@@ -170,15 +172,6 @@ struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint
 
 /* ---- many rows ---- */
 
-bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t outputs)
-{
-    const bool has =
-        fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 || fmt == FMT_BF16;
-    /* up to 32 rows of tiles mma is faster where several warps share a strip (gemm_staged_few) */
-    const bool few = layout_is_tile(fmt) && outputs <= TILE_ROWS * GEMM_FEW / 2 * (uint32_t)g->sms;
-    return g->wide && has && m > (few ? 32 : 16);
-}
-
 /* Blocks that an SM holds: by their shared memory, and by their registers four warpgroups in all. */
 static uint32_t many_held(const struct gpu_profile *g, uint32_t shared, uint32_t groups)
 {
@@ -186,54 +179,135 @@ static uint32_t many_held(const struct gpu_profile *g, uint32_t shared, uint32_t
     return room < most ? room : most;
 }
 
-bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
-                      uint32_t split, struct gpu_gemm *how)
+/* A launch of `blocks` blocks of each row of blocks, as many as fit on the card at once if it is 0. */
+static struct gpu_gemm many_launch(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows,
+                                   uint32_t groups, uint64_t blocks)
 {
-    const uint32_t blocks = gpu_blocks(p->units, groups), wide = gpu_blocks(p->m, rows),
-                   rings = groups * 4 * MANY_RING, stage = rows * 256, few = MANY_STAGES / 2;
-    const uint64_t all = (uint64_t)blocks * wide * split, sms = (uint64_t)g->sms;
+    const uint32_t wide = gpu_blocks(p->m, rows), rings = groups * 4 * MANY_RING, stage = rows * 256,
+                   few = MANY_STAGES / 2;
+    const uint64_t sms = (uint64_t)g->sms;
     uint32_t stages = MANY_STAGES, held = many_held(g, rings + stages * stage, groups);
-    if (all > held * sms && many_held(g, rings + few * stage, groups) > held) {
+    if ((!blocks || blocks * wide > held * sms) && many_held(g, rings + few * stage, groups) > held) {
         stages = few;
         held = many_held(g, rings + few * stage, groups);
     }
-    *how = (struct gpu_gemm){.kernel = K_GEMM_MANY + (rows > 64 ? 2 : rows > 32),
-                             .split = split,
+    return (struct gpu_gemm){.kernel = K_GEMM_MANY + (rows > 64 ? 2 : rows > 32),
+                             .split = 1,
                              .rows = rows,
                              .stages = stages == MANY_STAGES ? 2 : 1,
+                             .held = held,
                              .outputs = MANY_UNIT,
-                             .grid = gpu_grid(wide, blocks, split, groups * 128, rings + stages * stage)};
-    return held && (split == 1 || all <= held * sms);
+                             .grid = gpu_grid(wide, blocks ? (uint32_t)blocks : (uint32_t)(held * sms / wide),
+                                              1, groups * 128, rings + stages * stage)};
+}
+
+bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
+                      uint32_t split, struct gpu_gemm *how)
+{
+    const uint32_t bands = gpu_blocks(p->units, groups);
+    *how = many_launch(g, p, rows, groups, (uint64_t)bands * split);
+    how->split = split;
+    how->grid.y = bands;
+    how->grid.z = split;
+    return how->held &&
+           (split == 1 || (uint64_t)bands * how->grid.x * split <= (uint64_t)how->held * (uint64_t)g->sms);
+}
+
+bool gpu_gemm_many_even(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
+                        uint32_t most, struct gpu_gemm *how)
+{
+    const uint32_t bands = gpu_blocks(p->units, groups);
+    const uint64_t work = (uint64_t)bands * gpu_blocks(p->k, TILE_COLS);
+    *how = many_launch(g, p, rows, groups, 0);
+    how->even = true;
+    if (most && how->grid.y > most)
+        how->grid.y = most;
+    /* as many blocks as bands: each would have one */
+    return how->held && rows <= MANY_EVEN && work < UINT32_MAX && how->grid.y != bands &&
+           share_fits((uint32_t)work, how->grid.y);
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: 64 columns take a warpgroup `alone` where it has the SM
- * for itself, four together `full`; starting and storing take 3 us, and where blocks share columns adding up 3 more. */
-static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how)
+ * for itself, four together `full`; starting and storing take 3 us, and where blocks share columns adding up 3 more. With
+ * equal shares that is 2 us and 0.7 for each block that adds to a band, and 1.5 for each band that ends within a share.
+ * percent: what the form's columns take, of what those of Q4_K do. */
+static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how,
+                          uint32_t percent)
 {
     static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {49, 59, 105};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
-                   held = many_held(g, how->grid.shared, groups),
-                   steps = gpu_blocks(gpu_blocks(p->k, TILE_COLS), how->split) * 4;
+                   columns = gpu_blocks(p->k, TILE_COLS), held = how->held;
     const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split,
                    each = gpu_blocks(blocks, sms) < held ? gpu_blocks(blocks, sms) : held,
-                   step = alone[kind] + (full[kind] - alone[kind]) * (each * groups - 1) / 3;
-    return gpu_blocks(blocks, sms * each) * (steps * step + 300) + (how->split > 1 ? 300 : 0);
+                   step = (alone[kind] + (full[kind] - alone[kind]) * (each * groups - 1) / 3) * percent;
+    if (how->even) {
+        const uint32_t share = gpu_blocks((uint64_t)gpu_blocks(p->units, groups) * columns, how->grid.y);
+        return share * 4 * step / 100 + 300 + 200 + 70 * gpu_blocks(columns, share) +
+               150 * gpu_blocks(share, columns);
+    }
+    return gpu_blocks(blocks, sms * each) * (gpu_blocks(columns, how->split) * 4 * step / 100 + 300) +
+           (how->split > 1 ? 300 : 0);
+}
+
+/* The cheapest choice, and what it costs. */
+static struct gpu_gemm many_best(const struct gpu_profile *g, const struct gpu_many *p, uint32_t percent,
+                                 uint64_t *least)
+{
+    const uint32_t columns = gpu_blocks(p->k, TILE_COLS), rows = p->m <= 32 ? 32 : p->m <= 64 ? 64 : 128;
+    struct gpu_gemm best = {0}, how;
+    *least = UINT64_MAX;
+    for (uint32_t groups = MANY_WARPS / 4; groups > (p->paired ? 1 : 0); groups /= 2)
+        for (uint32_t split = 0; split <= columns && split <= 16; split++) {
+            if (split ? !gpu_gemm_many_as(g, p, rows, groups, split, &how)
+                      : !gpu_gemm_many_even(g, p, rows, groups, 0, &how))
+                continue;
+            const uint64_t cost = many_cost(g, p, &how, percent);
+            if (cost < *least || (cost == *least && best.even && groups == best.grid.threads / 128))
+                *least = cost, best = how;
+        }
+    return best;
 }
 
 struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p)
 {
-    const uint32_t columns = gpu_blocks(p->k, TILE_COLS), rows = p->m <= 32 ? 32 : p->m <= 64 ? 64 : 128;
-    struct gpu_gemm best = {0}, how;
-    uint64_t least = UINT64_MAX;
-    for (uint32_t groups = MANY_WARPS / 4; groups > (p->paired ? 1 : 0); groups /= 2)
-        for (uint32_t split = 1; split <= columns && split <= 16; split++) {
-            if (!gpu_gemm_many_as(g, p, rows, groups, split, &how))
-                continue;
-            const uint64_t cost = many_cost(g, p, &how);
-            if (cost < least)
-                least = cost, best = how;
-        }
-    return best;
+    uint64_t cost;
+    return many_best(g, p, 100, &cost);
+}
+
+bool gpu_has_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
+{
+    return g->wide && m > 16 &&
+           (fmt == FMT_Q4_K_TILE || fmt == FMT_Q6_K_TILE || fmt == FMT_Q8_0 || fmt == FMT_F16 ||
+            fmt == FMT_BF16);
+}
+
+/* What gemm_staged_few costs, in hundredths of a microsecond on an H200: starting takes 3.6 us, storing 0.5 for each strip
+ * of a block, and a warp's tiles one after the other each its time, longer where more strips share an SM. Fitted to
+ * `gpu_bench few`. */
+static uint64_t few_cost(const struct gpu_gemm *how, uint32_t columns, uint32_t percent)
+{
+    const uint32_t each = how->grid.threads / 32 / how->split, turn = each == 1 ? 100 : each == 2 ? 132 : 150;
+    return 360 + 50 * each + (uint64_t)gpu_blocks(columns, how->split) * turn * percent / 100;
+}
+
+bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_many *p)
+{
+    /* of their form's tiles, in % of Q4_K: gemm_staged_few, gemm_many */
+    const uint32_t few = fmt == FMT_Q6_K_TILE ? 130
+                         : fmt == FMT_Q8_0    ? 117
+                                              : 100,
+                   many = fmt == FMT_Q6_K_TILE ? 125
+                          : fmt == FMT_Q8_0    ? 110
+                                               : 100,
+                   strips = p->units * (MANY_UNIT / TILE_ROWS), columns = gpu_blocks(p->k, TILE_COLS);
+    struct gpu_gemm how;
+    uint64_t cost;
+    if (!gpu_has_many(g, fmt, p->m) || p->m > 32 || !layout_is_tile(fmt))
+        return gpu_has_many(g, fmt, p->m);
+    if (!gemm_staged(g, 4, strips, columns, p->paired, &how) || how.kernel != K_GEMM_STAGED_FEW)
+        return true;
+    many_best(g, p, many, &cost);
+    return cost < few_cost(&how, columns, few);
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'

@@ -12,6 +12,8 @@ struct gpu_gemm {
     uint32_t outputs; /* of a strip; gemm_many: of a warpgroup */
     uint32_t rows;    /* gemm_many: of a block */
     uint32_t stages;  /* gemm_many: log2 of the chunks of x in shared memory */
+    uint32_t held;    /* gemm_many: blocks that an SM holds */
+    bool even;        /* gemm_many: blocks have equal shares of all columns (shares.h) */
     struct gpu_grid grid;
 };
 /* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
@@ -23,19 +25,24 @@ bool gpu_gemm_few_as(const struct gpu_profile *g, uint32_t strips, uint32_t each
 /* Whether one row in front of a weight is left to gemm_one, which makes its input itself. */
 bool gpu_is_one(const struct mat *w);
 struct gpu_gemm gpu_gemm_one(const struct gpu_profile *g, uint32_t outputs, uint32_t k);
-/* Whether m rows in front of weights of this form, which have `outputs` outputs in all, are packed in the order PACK_ROWS,
- * for gpu_gemm_many. */
-bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t outputs);
 /* A product of many rows. units: of MANY_UNIT outputs; in pairs of gate and up their number is even. */
 struct gpu_many {
     uint32_t m, k, units;
     bool paired;
 };
+/* Whether gemm_many takes m rows of this form; and whether it is the faster one for them, so that they are packed in the
+ * order PACK_ROWS. */
+bool gpu_has_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
+bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_many *p);
 struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p);
 /* The same with the rows and warpgroups of a block, and the blocks of a strip's columns, as the caller wants them; false:
  * they do not fit on the card together. */
 bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
                       uint32_t split, struct gpu_gemm *how);
+/* The same with equal shares of all columns for as many blocks as fit on the card together, or for `most` of them if that is
+ * not 0; false: they cannot have that. */
+bool gpu_gemm_many_even(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
+                        uint32_t most, struct gpu_gemm *how);
 /* `tiles` tiles of `rows` rows, each with the matrices of its expert; cores: packed in the order PACK_CORES. */
 struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
                                  uint32_t outputs, uint32_t k, bool paired, bool cores);
