@@ -3,9 +3,12 @@
  *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
- *   gpu_bench product OUTPUTS COLUMNS ROWS   one of them
+ *   gpu_bench product OUTPUTS COLUMNS ROWS [WAY]   one of them; WAY: few, split or even, as in `large`
  *   gpu_bench few                  the same for every way to share the work of gemm_staged_few
- *   gpu_bench many                 the same for every way to share the work of gemm_many, for many_cost of variants.c */
+ *   gpu_bench many                 the same for every way to share the work of gemm_many, for many_cost of variants.c
+ *   gpu_bench large [WAY]          products of Llama 3 70B, and 8B's largest, of 17 to 64 rows: by gemm_staged_few (few), by
+ *                                  gemm_many with whole bands or bands whose columns are shared (split), with equal shares
+ *                                  (even), and as it is chosen; for the costs of variants.c */
 #include "device/split.h"
 #include "rig.h"
 
@@ -475,7 +478,7 @@ static void kernels_of(struct gpu *g, uint32_t fmt, const char *name, const stru
                 best = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 printf(" %.2f", best);
             }
-            if (rows[m] > 16 && gpu_is_many(&g->profile, fmt, 64, 0)) {
+            if (gpu_has_many(&g->profile, fmt, rows[m])) {
                 const struct gpu_gemm how = gpu_gemm_many(&g->profile, &many);
                 const float wide = time_product(g, at, fmt, shapes[s], rows[m], &how);
                 best = best > 0 && best < wide ? best : wide;
@@ -500,8 +503,9 @@ static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
             struct gpu_gemm how = gpu_gemm_many(&g->profile, &p);
             if (shapes[s].n > 100000 && rows[i] > 128)
                 continue;
-            printf("%-5s %6ux%-5u M=%-4u chosen %u:%u %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
-                   how.grid.threads / 128, how.split, time_product(g, at, fmt, shapes[s], rows[i], &how));
+            printf("%-5s %6ux%-5u M=%-4u chosen %u:%u%s %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
+                   how.grid.threads / 128, how.split, how.even ? " even" : "",
+                   time_product(g, at, fmt, shapes[s], rows[i], &how));
             for (uint32_t groups = 4; groups; groups /= 2)
                 for (uint32_t n = 1; n <= 12 && n <= shapes[s].k / 256; n++) {
                     const bool fits = gpu_gemm_many_as(&g->profile, &p, how.rows, groups, n, &how);
@@ -530,6 +534,55 @@ static void few_of(struct gpu *g, uint32_t fmt, const char *name, const struct p
         printf("\n");
         fflush(stdout);
     }
+}
+
+/* A product by one of the ways to launch it, each of its variants: names and microseconds. */
+static void way_of(struct gpu *g, const struct places *at, uint32_t fmt, struct shape shape, uint32_t m,
+                   const char *way)
+{
+    const struct gpu_many p = {.m = m, .k = shape.k, .units = gpu_blocks(shape.n, MANY_UNIT)};
+    const uint32_t strips = gpu_blocks(shape.n, TILE_ROWS), rows = m <= 32 ? 32 : m <= 64 ? 64 : 128;
+    struct gpu_gemm how;
+    if (!strcmp(way, "few") && m <= 32) {
+        how = gpu_gemm_choose(&g->profile, fmt, m, strips, shape.k, false);
+        printf(" | %s %.1f", gpu_kernel_name(how.kernel), time_product(g, at, fmt, shape, m, &how));
+        return;
+    }
+    for (uint32_t groups = 4; groups; groups /= 2) {
+        if (!strcmp(way, "even") && gpu_gemm_many_even(&g->profile, &p, rows, groups, 0, &how))
+            printf(" | even %u x %u %.1f", how.grid.y, groups, time_product(g, at, fmt, shape, m, &how));
+        for (uint32_t n = 1; n <= 8 && !strcmp(way, "split"); n++)
+            if (gpu_gemm_many_as(&g->profile, &p, rows, groups, n, &how) && groups > 1 &&
+                (n == 1 || 4 * how.grid.y * n > 3 * how.held * (uint32_t)g->profile.sms))
+                printf(" | %u:%u %.1f", groups, n, time_product(g, at, fmt, shape, m, &how));
+    }
+}
+
+/* Large products of few rows: every way, or one of them. */
+static void large_of(struct gpu *g, uint32_t fmt, const char *name, const struct places *at, const char *only)
+{
+    static const struct shape large[] = {{57344, 8192}, {8192, 28672}, {8192, 8192},
+                                         {10240, 8192}, {28672, 4096}, {4096, 14336}};
+    static const uint32_t rows[] = {17, 32, 64};
+    static const char *const ways[] = {"few", "split", "even"};
+    for (size_t s = 0; s < sizeof large / sizeof large[0]; s++)
+        for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+            const uint32_t m = rows[i];
+            const struct gpu_many p = {.m = m, .k = large[s].k, .units = gpu_blocks(large[s].n, MANY_UNIT)};
+            const bool many = gpu_is_many(&g->profile, fmt, &p);
+            const struct gpu_gemm how =
+                many ? gpu_gemm_many(&g->profile, &p)
+                     : gpu_gemm_choose(&g->profile, fmt, m, gpu_blocks(large[s].n, TILE_ROWS), large[s].k,
+                                       false);
+            printf("%-5s %6ux%-5u M=%-2u chosen %s %u:%u%s %.1f", name, large[s].n, large[s].k, m,
+                   gpu_kernel_name(how.kernel), how.grid.threads / 128, how.split, how.even ? " even" : "",
+                   time_product(g, at, fmt, large[s], m, &how));
+            for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
+                if (!only || !strcmp(only, ways[w]))
+                    way_of(g, at, fmt, large[s], m, ways[w]);
+            printf("\n");
+            fflush(stdout);
+        }
 }
 
 static struct places open_places(struct gpu *g)
@@ -562,22 +615,27 @@ static struct places open_places(struct gpu *g)
 }
 
 /* One product of Q4_K, as it is chosen: for a profiler. */
-static int bench_product(uint32_t n, uint32_t k, uint32_t m)
+static int bench_product(uint32_t n, uint32_t k, uint32_t m, const char *way)
 {
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
     const struct places at = open_places(g);
     const struct gpu_many many = {.m = m, .k = k, .units = gpu_blocks(n, MANY_UNIT)};
     const struct gpu_gemm how =
-        gpu_is_many(&g->profile, FMT_Q4_K_TILE, m, n)
+        gpu_is_many(&g->profile, FMT_Q4_K_TILE, &many)
             ? gpu_gemm_many(&g->profile, &many)
             : gpu_gemm_choose(&g->profile, FMT_Q4_K_TILE, m, gpu_blocks(n, TILE_ROWS), k, false);
+    if (way) {
+        way_of(g, &at, FMT_Q4_K_TILE, (struct shape){n, k}, m, way);
+        printf("\n");
+        return 0;
+    }
     printf("%s: %.2f us\n", gpu_kernel_name(how.kernel),
            time_product(g, &at, FMT_Q4_K_TILE, (struct shape){n, k}, m, &how));
     return 0;
 }
 
-static int bench_kernels(const char *which)
+static int bench_kernels(const char *which, const char *way)
 {
     struct err e = {0};
     struct gpu *g = gpu_open(0, 0, &e);
@@ -587,6 +645,13 @@ static int bench_kernels(const char *which)
         few_of(g, FMT_Q4_K_TILE, "Q4_K", &at);
         few_of(g, FMT_Q6_K_TILE, "Q6_K", &at);
         few_of(g, FMT_Q8_0, "Q8_0", &at);
+        return 0;
+    }
+    if (!strcmp(which, "large")) {
+        printf("us for: kernel; warpgroups a block : blocks that share columns; even blocks x warpgroups\n");
+        large_of(g, FMT_Q4_K_TILE, "Q4_K", &at, way);
+        large_of(g, FMT_Q6_K_TILE, "Q6_K", &at, way);
+        large_of(g, FMT_Q8_0, "Q8_0", &at, way);
         return 0;
     }
     if (!strcmp(which, "many")) {
@@ -666,12 +731,14 @@ int main(int argc, char **argv)
         return bench_split(argv[2], (uint32_t)strtoul(argv[3], NULL, 10));
     if (argc > 2 && !strcmp(argv[1], "rest"))
         return bench_rest(argv[2]);
-    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "many") || !strcmp(argv[1], "few")))
-        return bench_kernels(argv[1]);
+    if (argc > 1 && (!strcmp(argv[1], "kernels") || !strcmp(argv[1], "many") || !strcmp(argv[1], "few") ||
+                     !strcmp(argv[1], "large")))
+        return bench_kernels(argv[1], argc > 2 ? argv[2] : NULL);
     if (argc > 4 && !strcmp(argv[1], "product"))
         return bench_product((uint32_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10),
-                             (uint32_t)strtoul(argv[4], NULL, 10));
+                             (uint32_t)strtoul(argv[4], NULL, 10), argc > 5 ? argv[5] : NULL);
     fprintf(stderr, "usage: gpu_bench step PRESET [TYPE] | gpu_bench split PRESET LAYERS | gpu_bench kernels "
-                    "| gpu_bench many | gpu_bench few | gpu_bench product OUTPUTS COLUMNS ROWS\n");
+                    "| gpu_bench many | gpu_bench few | gpu_bench large [few|split|even] "
+                    "| gpu_bench product OUTPUTS COLUMNS ROWS [few|split|even]\n");
     return 64;
 }

@@ -134,6 +134,54 @@ done:
     mem_free(want);
 }
 
+/* Products of many rows whose blocks have equal shares of all columns: few blocks with several bands each, and many with a
+ * part of one. Odd outputs, columns that end within a tile, bias. */
+static void check_shares(uint32_t type, uint32_t n, uint32_t k)
+{
+    static const uint32_t rows[] = {17, 31, 32, 33, 63, 64, 100, 128}, shares[] = {2, 5, 20};
+    struct rig r = {0};
+    struct err e = {0};
+    product_plan(&r, type, n, k, true);
+    float *want = product_reference(&r, n, k);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0] * 3; i++) {
+        const uint32_t m = rows[i / 3];
+        char what[128];
+        snprintf(what, sizeof what, "%s %ux%u M=%u, %u shares", dtype_get(type)->name, n, k, m,
+                 shares[i % 3]);
+        if (i == 0 && rig_open(&r, "cuda", &(struct device_options){.no_parity = true}, DTYPE_F16, 16, &e)) {
+            fatal(what, &e);
+            break;
+        }
+        struct cuda_device *d = (struct cuda_device *)r.device;
+        d->lower.options.shares = shares[i % 3];
+        cache_forget(&d->cache, d->g);
+        r.length[0] = 0;
+        rig_begin(&r);
+        rig_add(&r, 0, m, true);
+        const float *y = rig_run(&r, &e);
+        if (!y) {
+            fatal(what, &e);
+            break;
+        }
+        const double error = distance(y, want, (size_t)m * n), bound = type == DTYPE_BF16 ? 1.5e-3 : 6e-4;
+        verdict(error <= bound, what, error, bound);
+    }
+    rig_close(&r);
+    rig_free(&r);
+    mem_free(want);
+}
+
+static void check_all_shares(void)
+{
+    static const struct {
+        uint32_t type, n, k;
+    } all[] = {{DTYPE_Q4_K, 699, 2304}, {DTYPE_Q6_K, 699, 2304}, {DTYPE_Q8_0, 699, 2208},
+               {DTYPE_F16, 699, 2280},  {DTYPE_BF16, 520, 1336}, {DTYPE_Q4_K, 1280, 256}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (!only || strstr(dtype_get(all[i].type)->name, only) || !strcmp(only, "shares"))
+            check_shares(all[i].type, all[i].n, all[i].k);
+}
+
 static void check_products(void)
 {
     static const uint32_t types[] = {DTYPE_F32,   DTYPE_F16,   DTYPE_BF16, DTYPE_Q4_0,   DTYPE_Q4_1,
@@ -429,14 +477,15 @@ static void build_step(struct rig *r, int step, bool encoder)
 }
 
 /* How steps run: the arithmetic, the KV, how many units of keys decode attention has in flight (0: as it likes), whether
- * attention does without wgmma, bytes for weights that stay decoded, whether they do as fp8, and whether their memory comes
- * and goes between steps. */
+ * attention does without wgmma, bytes for weights that stay decoded, whether they do as fp8, whether their memory comes
+ * and goes between steps, and how many equal shares products of many rows are cut into (0: as it costs least). */
 struct way {
     bool exact;
     uint32_t kv, stages;
     bool no_wide;
     uint64_t copies;
     bool fp8, come_and_go;
+    uint32_t shares;
 };
 
 #define FP8_BOUND 0.2 /* three bits of a value are left: a thirtieth of each, in all inputs and weights */
@@ -467,8 +516,9 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
         mem_free(all);
         return NULL;
     }
-    if (way.stages) {
+    if (way.stages || way.shares) {
         struct lower_options *o = &((struct cuda_device *)r->device)->lower.options;
+        o->shares = way.shares;
         o->stages = way.stages;
         o->no_wide = way.no_wide;
     }
@@ -508,6 +558,7 @@ static void check_ways(struct rig *r, const struct recipe *c, const char *with, 
                  ways[i].fp8           ? ", many rows in fp8"
                  : ways[i].come_and_go ? ", decoded weights come and go"
                  : ways[i].copies      ? ", some weights decoded"
+                 : ways[i].shares      ? ", equal shares"
                                        : "",
                  ways[i].stages);
         float *got = run_steps(r, c, "cuda", ways[i], &m, &e);
@@ -534,11 +585,12 @@ static void check_recipe(const struct recipe *c)
     const struct way ways[] = {{.exact = true, .kv = DTYPE_F32},
                                {.kv = kv},
                                {.kv = kv, .copies = COPIES_AUTO, .come_and_go = true},
+                               {.kv = kv, .shares = 5},
                                {.kv = kv, .stages = 2, .no_wide = true},
                                {.kv = kv, .stages = 3, .copies = 1 << 20},
                                {.kv = kv, .copies = COPIES_AUTO, .fp8 = true}};
     build(&r, c);
-    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 6 : 3);
+    check_ways(&r, c, "", ways, kv == DTYPE_F16 && !quick ? 7 : 4);
     rig_adapt(&r, 3);
     check_ways(&r, c, " with adapters", ways + quick, quick ? 1 : 2);
     rig_free(&r);
@@ -1026,6 +1078,7 @@ int main(int argc, char **argv)
     if (!least)
         check_recipes();
     check_products();
+    check_all_shares();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }
