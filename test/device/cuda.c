@@ -301,20 +301,29 @@ static void test_even(void **state)
 static void test_many_choice(void **state)
 {
     (void)state;
+    static const uint32_t tiles[] = {FMT_Q4_K_TILE, FMT_Q6_K_TILE, FMT_Q8_0};
     static const struct {
         uint32_t n, k;
-        bool many;
-    } shapes[] = {{10240, 8192, true},  {8192, 8192, true},  {57344, 8192, true}, {8192, 28672, true},
-                  {6144, 4096, false},  {4096, 4096, false}, {28672, 4096, true}, {4096, 14336, false},
-                  {2048, 1536, false},  {1536, 1536, false}, {17920, 1536, true}, {1536, 8960, false},
-                  {128256, 4096, true}, {151936, 1536, true}};
-    static const uint32_t tiles[] = {FMT_Q4_K_TILE, FMT_Q6_K_TILE, FMT_Q8_0};
+        bool many[3]; /* up to 32 rows, of these forms */
+    } shapes[] = {{10240, 8192, {true, true}},
+                  {8192, 8192, {0}},
+                  {57344, 8192, {true, true, true}},
+                  {6144, 4096, {0}},
+                  {4096, 4096, {0}},
+                  {28672, 4096, {true, true, true}},
+                  {2048, 1536, {0}},
+                  {1536, 1536, {0}},
+                  {17920, 1536, {true, true, true}},
+                  {4096, 14336, {0}},
+                  {8192, 28672, {true, true}},
+                  {128256, 4096, {true, true, true}},
+                  {1536, 8960, {0}}};
     const struct gpu_profile g = {.major = 9, .sms = 132, .shared_block = 227 << 10, .wide = true};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
         for (uint32_t m = 1; m <= 64; m++) {
             const struct gpu_many p = {.m = m, .k = shapes[i].k, .units = shapes[i].n / MANY_UNIT};
             for (size_t t = 0; t < 3; t++)
-                if (gpu_is_many(&g, tiles[t], &p) != (m > 32 || (m > 16 && shapes[i].many)))
+                if (gpu_is_many(&g, tiles[t], &p) != (m > 32 || (m > 16 && shapes[i].many[t])))
                     fail_msg("%ux%u, %u rows of form %u", shapes[i].n, shapes[i].k, m, tiles[t]);
             assert_int_equal(gpu_is_many(&g, FMT_F16, &p), m > 16);
             assert_false(gpu_is_many(&g, FMT_MXFP4, &p));

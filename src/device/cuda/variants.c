@@ -228,13 +228,14 @@ bool gpu_gemm_many_even(const struct gpu_profile *g, const struct gpu_many *p, u
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: 64 columns take a warpgroup `alone` where it has the SM
- * for itself, four together `full`; starting and storing take 3 us, and where blocks share columns adding up 3 more. With
- * equal shares that is 2 us and 0.7 for each block that adds to a band, and 1.5 for each band that ends within a share.
+ * for itself, four together `full`; starting and storing take 6 us, and where blocks share columns adding up 3.5 more. With
+ * equal shares that is 2.5 us, and `border` for each band that ends within a share. Fitted to `gpu_bench large`.
  * percent: what the form's columns take, of what those of Q4_K do. */
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how,
                           uint32_t percent)
 {
-    static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {49, 59, 105};
+    static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {42, 53, 100},
+                          border[MANY_KERNELS] = {150, 400, 400};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
                    columns = gpu_blocks(p->k, TILE_COLS), held = how->held;
     const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split,
@@ -242,11 +243,10 @@ static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p,
                    step = (alone[kind] + (full[kind] - alone[kind]) * (each * groups - 1) / 3) * percent;
     if (how->even) {
         const uint32_t share = gpu_blocks((uint64_t)gpu_blocks(p->units, groups) * columns, how->grid.y);
-        return share * 4 * step / 100 + 300 + 200 + 70 * gpu_blocks(columns, share) +
-               150 * gpu_blocks(share, columns);
+        return share * 4 * step / 100 + 600 + 250 + border[kind] * gpu_blocks(share, columns);
     }
-    return gpu_blocks(blocks, sms * each) * (gpu_blocks(columns, how->split) * 4 * step / 100 + 300) +
-           (how->split > 1 ? 300 : 0);
+    return gpu_blocks(blocks, sms * each) * (gpu_blocks(columns, how->split) * 4 * step / 100 + 600) +
+           (how->split > 1 ? 350 : 0);
 }
 
 /* The cheapest choice, and what it costs. */
@@ -286,7 +286,7 @@ bool gpu_has_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m)
  * `gpu_bench few`. */
 static uint64_t few_cost(const struct gpu_gemm *how, uint32_t columns, uint32_t percent)
 {
-    const uint32_t each = how->grid.threads / 32 / how->split, turn = each == 1 ? 100 : each == 2 ? 132 : 150;
+    const uint32_t each = how->grid.threads / 32 / how->split, turn = each == 1 ? 100 : each == 2 ? 132 : 140;
     return 360 + 50 * each + (uint64_t)gpu_blocks(columns, how->split) * turn * percent / 100;
 }
 
@@ -294,17 +294,18 @@ bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_man
 {
     /* of their form's tiles, in % of Q4_K: gemm_staged_few, gemm_many */
     const uint32_t few = fmt == FMT_Q6_K_TILE ? 130
-                         : fmt == FMT_Q8_0    ? 117
+                         : fmt == FMT_Q8_0    ? 105
                                               : 100,
                    many = fmt == FMT_Q6_K_TILE ? 125
-                          : fmt == FMT_Q8_0    ? 110
+                          : fmt == FMT_Q8_0    ? 120
                                                : 100,
                    strips = p->units * (MANY_UNIT / TILE_ROWS), columns = gpu_blocks(p->k, TILE_COLS);
     struct gpu_gemm how;
     uint64_t cost;
     if (!gpu_has_many(g, fmt, p->m) || p->m > 32 || !layout_is_tile(fmt))
         return gpu_has_many(g, fmt, p->m);
-    if (!gemm_staged(g, 4, strips, columns, p->paired, &how) || how.kernel != K_GEMM_STAGED_FEW)
+    /* more strips than that leave a block one warp for each, which costs more than it seems */
+    if (strips > GEMM_FEW / 2 * (uint32_t)g->sms || !gemm_staged(g, 4, strips, columns, p->paired, &how))
         return true;
     many_best(g, p, many, &cost);
     return cost < few_cost(&how, columns, few);
