@@ -123,6 +123,7 @@ struct step {
     const struct step_pick *pick; /* (outs) for a device that has `picks`; NULL: all numbers go to the host */
     /* Operations [from, to) of the plan alone, for a device that shares a plan with another; to 0: all of them. */
     uint32_t from, to;
+    uint32_t border; /* of experts that two devices divide (op_moe.side) */
 };
 
 struct device_memory {

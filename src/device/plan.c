@@ -439,10 +439,12 @@ static void print_ffn(struct buf *out, const struct weights *w, const struct op_
 static void print_moe(struct buf *out, const struct weights *w, const struct op_moe *m)
 {
     static const char *const gating[] = {"softmax", "softmax-topk", "sigmoid"};
+    static const char *const side[] = {"", " below the border", " from the border on"};
     buf_printf(out, " b%u", m->in.buffer);
     print_norm(out, "norm", &m->norm);
     buf_printf(out, " %u of %u by %s", m->used, m->experts,
                m->nearness > 0 ? "sparsemixer" : gating[m->gating]);
+    buf_str(out, side[m->side]);
     print_weight(out, w, "gate", m->gate.weight);
     print_weight(out, w, "up", m->up.weight);
     print_weight(out, w, "down", m->down.weight);

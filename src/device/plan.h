@@ -214,6 +214,14 @@ struct op_ffn {
     struct tail tail;
 };
 
+/* Which of its experts an operation computes, where two devices divide them: both make the same choice with the same
+ * weights, and each adds up its own part of the sum. Where the border is comes with each step (step.border). */
+enum moe_side {
+    MOE_ALL,
+    MOE_BELOW, /* those below the border, identities, and the shared expert */
+    MOE_ABOVE, /* those from the border on */
+};
+
 struct op_moe {
     struct operand in;
     struct norm norm;
@@ -240,8 +248,20 @@ struct op_moe {
     struct linear shared_gate, shared_up, shared_down; /* the shared expert, weight 0: none */
     weight_id shared_router; /* (1, width): its output times sigmoid(w x); 0: times 1 */
     uint32_t shared_router_adapter;
+    enum moe_side side; /* any but MOE_ALL: the tail has no norms */
     struct tail tail;
 };
+
+/* Experts [first, end). */
+struct moe_range {
+    uint32_t first, end;
+};
+
+static inline struct moe_range moe_range(uint32_t experts, enum moe_side side, uint32_t border)
+{
+    const uint32_t at = border < experts ? border : experts;
+    return (struct moe_range){side == MOE_ABOVE ? at : 0, side == MOE_BELOW ? at : experts};
+}
 
 /* Whether the router's input is not that of the experts. */
 static inline bool moe_routes_apart(const struct op_moe *o)

@@ -435,6 +435,10 @@ static int check_moe(struct plan_checker *c, const struct op_moe *o)
 {
     const struct linear l[3] = {o->gate, o->up, o->down};
     const struct linear shared[3] = {o->shared_gate, o->shared_up, o->shared_down};
+    const struct tail *t = &o->tail;
+    if ((unsigned)o->side > MOE_ABOVE || (o->side && (t->post.kind || t->after.kind)) ||
+        (o->side == MOE_ABOVE && (o->shared_up.weight || o->shared_router)))
+        return check_fail(c, "side of the experts", "has a norm behind its sum, or what the other side has");
     uint32_t k = check_cols(c, o->up.weight), n = check_rows(c, o->down.weight),
              of = o->router_in.buffer ? check_cols(c, o->router.weight) : k;
     if (check_choice(c, o) ||

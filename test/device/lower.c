@@ -250,6 +250,54 @@ static void test_latent(void **state)
     drop(&f);
 }
 
+/* Experts on one side of the border: the general sequence for every number of rows, whose sorting knows the border. */
+static void test_sides(void **state)
+{
+    (void)state;
+    for (int side = MOE_BELOW; side <= MOE_ABOVE; side++)
+        for (uint32_t rows = 1; rows <= 512; rows *= 2) {
+            struct fixture f;
+            struct err e = {0};
+            struct paper_card c = {0};
+            struct launch_list list = {0};
+            struct launch_step s;
+            struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+            const struct device_shape shape = {&kv, 512, 1, 1};
+            const struct operand x = begin(&f);
+            add_experts(&f, x);
+            struct op_moe *o = &f.plan.ops[1].moe;
+            o->side = (enum moe_side)side;
+            if (side == MOE_ABOVE)
+                o->shared_gate = o->shared_up = o->shared_down = (struct linear){0};
+            end(&f, x);
+            assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+            if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
+                fail_msg("%s", e.text);
+            const struct step_class class = paper_step(&c, rows, rows, true, &s);
+            assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+            uint32_t sorts = 0;
+            for (uint32_t i = 0; i < list.count; i++) {
+                struct launch *l = &list.all[i];
+                const struct group_args *a = &l->a.group;
+                assert_int_not_equal(l->args, ARGS_MOE_ROW);
+                if (l->args != ARGS_GROUP)
+                    continue;
+                sorts++;
+                for (s.border = 0; s.border <= 40; s.border += 8) { /* of 32 experts, from step to step */
+                    const uint32_t at = s.border < 32 ? s.border : 32;
+                    launch_bind(l, &s, &(struct launch_limits){.card = &c.profile});
+                    assert_int_equal(a->first, side == MOE_ABOVE ? at : 0);
+                    assert_int_equal(a->end, side == MOE_ABOVE ? 32 : at);
+                    assert_true(side == MOE_ABOVE ? a->identities == UINT32_MAX : a->identities == 32);
+                }
+            }
+            assert_int_equal(sorts, 1);
+            launch_free(&list);
+            paper_free(&c);
+            drop(&f);
+        }
+}
+
 /* What the launches of an expert layer write stays within the scratch that was counted, for every number of rows: a list is
  * made for rows rounded up, whose tiles may be larger than those of the most rows. */
 static void expect_room(const struct paper_card *c, struct launch_list *list, uint32_t rows)
@@ -1092,17 +1140,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
         cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_merge_products),  cmocka_unit_test(test_pair_activation),
-        cmocka_unit_test(test_row_input),       cmocka_unit_test(test_join_parts),
-        cmocka_unit_test(test_gate_input),      cmocka_unit_test(test_conv_results),
-        cmocka_unit_test(test_pack_once),       cmocka_unit_test(test_finish_heads),
-        cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
-        cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
-        cmocka_unit_test(test_choose_row),      cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_classes),         cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_join_halves),     cmocka_unit_test(test_sum_rows),
-        cmocka_unit_test(test_router_input),    cmocka_unit_test(test_blas_rows),
-        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_sides),           cmocka_unit_test(test_merge_products),
+        cmocka_unit_test(test_pair_activation), cmocka_unit_test(test_row_input),
+        cmocka_unit_test(test_join_parts),      cmocka_unit_test(test_gate_input),
+        cmocka_unit_test(test_conv_results),    cmocka_unit_test(test_pack_once),
+        cmocka_unit_test(test_finish_heads),    cmocka_unit_test(test_attention_packs),
+        cmocka_unit_test(test_direct_results),  cmocka_unit_test(test_cut_rows),
+        cmocka_unit_test(test_choose_kernels),  cmocka_unit_test(test_choose_row),
+        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
+        cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
+        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

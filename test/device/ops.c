@@ -332,6 +332,34 @@ static void test_moe(void **state)
     }
 }
 
+/* Both sides of a border, one after the other; and each alone. */
+static void test_moe_sides(void **state)
+{
+    (void)state;
+    static const uint32_t border[] = {0, 1, 5, 12, UINT32_MAX};
+    for (int kind = 0; kind < 5; kind++)
+        for (int i = 0; i < 15; i++) {
+            struct rig *g = rig_new();
+            char name[64];
+            add_moe(g, kind);
+            const struct op head = g->plan.ops[--g->plan.count];
+            struct op *low = &g->plan.ops[1];
+            struct op high = *low;
+            low->moe.side = MOE_BELOW;
+            high.moe.side = MOE_ABOVE;
+            high.moe.shared_gate = high.moe.shared_up = high.moe.shared_down = (struct linear){0};
+            high.moe.shared_router = 0;
+            if (i % 3 == 1)
+                *low = high;
+            if (i % 3 == 2)
+                *plan_add(&g->plan, OP_MOE, 0) = high;
+            *plan_add(&g->plan, OP_LOGITS, UINT32_MAX) = head;
+            g->border = border[i / 3];
+            snprintf(name, sizeof name, "moe %d, sides %d at %d", kind, i % 3, (int)g->border);
+            both(g, name);
+        }
+}
+
 static void test_logits(void **state)
 {
     (void)state;
@@ -504,10 +532,11 @@ static void test_open(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),      cmocka_unit_test(test_embed),  cmocka_unit_test(test_qkv),
-        cmocka_unit_test(test_latent),    cmocka_unit_test(test_out),    cmocka_unit_test(test_ffn),
-        cmocka_unit_test(test_moe),       cmocka_unit_test(test_logits), cmocka_unit_test(test_outs),
-        cmocka_unit_test(test_bad_steps), cmocka_unit_test(test_pages),  cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_open),   cmocka_unit_test(test_embed),     cmocka_unit_test(test_qkv),
+        cmocka_unit_test(test_latent), cmocka_unit_test(test_out),       cmocka_unit_test(test_ffn),
+        cmocka_unit_test(test_moe),    cmocka_unit_test(test_moe_sides), cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_outs),   cmocka_unit_test(test_bad_steps), cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

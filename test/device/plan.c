@@ -267,9 +267,47 @@ static void test_bad_products(void **state)
     BAD(AT_MOE, moe.shared_down.weight, 1);
     BAD(AT_MOE, moe.shared_router, 1);
     BAD(AT_MOE, moe.weight_scale, NAN);
+    BAD(AT_MOE, moe.side, (enum moe_side)3);
+    BAD(AT_MOE, moe.side, (enum moe_side) - 1);
+    BAD(AT_MOE, moe.side, MOE_ABOVE);
     BAD(AT_LOGITS, logits.head.weight, 0);
     BAD(AT_LOGITS, logits.in.buffer, 0);
     BAD(AT_LOGITS, logits.softcap, NAN);
+}
+
+/* Experts on one side of a border: the tail has no norm, and the shared expert is below. */
+static void test_sides(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    build(&f);
+    struct op_moe *o = &f.p.ops[AT_MOE].moe;
+    const struct norm norm = o->norm;
+    o->side = MOE_BELOW;
+    assert_int_equal(plan_check(&f.p, &f.w, &e), 0);
+    o->tail.post = norm;
+    assert_int_equal(plan_check(&f.p, &f.w, &e), -1);
+    assert_non_null(strstr(e.text, "side of the experts"));
+    o->tail.post = (struct norm){0};
+    o->tail.after = norm;
+    assert_int_equal(plan_check(&f.p, &f.w, &(struct err){0}), -1);
+    o->tail.after = (struct norm){0};
+    o->side = MOE_ABOVE;
+    o->shared_gate = o->shared_up = o->shared_down = (struct linear){0};
+    assert_int_equal(plan_check(&f.p, &f.w, &(struct err){0}), -1);
+    o->shared_router = 0;
+    assert_int_equal(plan_check(&f.p, &f.w, &(struct err){0}), 0);
+    for (uint32_t border = 0; border < 9; border++) {
+        const struct moe_range below = moe_range(6, MOE_BELOW, border),
+                               above = moe_range(6, MOE_ABOVE, border), all = moe_range(6, MOE_ALL, border);
+        assert_int_equal(below.first, 0);
+        assert_int_equal(below.end, border < 6 ? border : 6);
+        assert_int_equal(above.first, below.end);
+        assert_int_equal(above.end, 6);
+        assert_true(all.first == 0 && all.end == 6);
+    }
+    drop(&f);
 }
 
 /* Weights that lie about their storage. */
@@ -408,10 +446,11 @@ static void test_print(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_good),         cmocka_unit_test(test_bad_attention),
-        cmocka_unit_test(test_bad_products), cmocka_unit_test(test_bad_weights),
-        cmocka_unit_test(test_bad_plans),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_cost),         cmocka_unit_test(test_print),
+        cmocka_unit_test(test_good),        cmocka_unit_test(test_bad_attention),
+        cmocka_unit_test(test_sides),       cmocka_unit_test(test_bad_products),
+        cmocka_unit_test(test_bad_weights), cmocka_unit_test(test_bad_plans),
+        cmocka_unit_test(test_memory),      cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_print),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -420,7 +420,7 @@ static void ref_choose(const struct ref *f, const struct op_moe *o, double *scor
     free(chosen);
 }
 
-static void ref_moe(const struct ref *f, const struct op_moe *o, uint32_t row)
+static void ref_moe(const struct ref *f, const struct op_moe *o, uint32_t border, uint32_t row)
 {
     uint32_t k = f->w->all[o->up.weight].cols, n = f->w->all[o->down.weight].rows;
     const struct linear l[3] = {o->gate, o->up, o->down};
@@ -432,7 +432,7 @@ static void ref_moe(const struct ref *f, const struct op_moe *o, uint32_t row)
     ref_linear(f, o->router, 0, x, score);
     ref_choose(f, o, score, weight);
     for (uint32_t e = 0; e < o->experts; e++) {
-        if (weight[e] == 0)
+        if (weight[e] == 0 || (o->side == MOE_BELOW && e >= border) || (o->side == MOE_ABOVE && e < border))
             continue;
         ref_hidden(f, l, e, o, o->act, x, y);
         for (uint32_t i = 0; i < n; i++)
@@ -517,7 +517,7 @@ static void ref_run(struct ref *f, const struct step *s, const uint32_t *name)
                 else if (op->kind == OP_FFN)
                     ref_ffn(f, &op->ffn, r);
                 else if (op->kind == OP_MOE)
-                    ref_moe(f, &op->moe, r);
+                    ref_moe(f, &op->moe, s->border, r);
                 else if (op->kind == OP_HEADS)
                     for (uint32_t h = 0; h < f->w->all[op->heads.weight].count; h++)
                         ref_linear(f, (struct linear){.weight = op->heads.weight}, h,
@@ -541,6 +541,7 @@ struct rig {
     int32_t tables[PLAN_GROUPS_MOST * REF_SEQS * (REF_LENGTH / 16)];
     struct step_seq seq[REF_SEQS];
     uint32_t name[REF_SEQS];
+    uint32_t border; /* of all steps */
     struct step step;
 };
 
@@ -603,6 +604,7 @@ static struct rig *rig_new(void)
 static void rig_batch(struct rig *g)
 {
     g->step = (struct step){.ids = g->ids, .pos = g->pos, .seq = g->seq, .tables = g->tables, .out = g->out};
+    g->step.border = g->border;
 }
 
 static void rig_add(struct rig *g, uint32_t name, uint32_t rows)

@@ -137,6 +137,13 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
         weight[i] *= own ? scale * own[expert[i]] : scale;
 }
 
+/* Whether this operation computes expert e, or another one does. */
+static bool moe_has(const struct lane *l, const struct op_moe *o, uint32_t e)
+{
+    const struct moe_range r = moe_range(o->experts, o->side, l->s->border);
+    return e < o->experts ? e >= r.first && e < r.end : o->side != MOE_ABOVE;
+}
+
 /* Sorts (row, expert) pairs by expert, rows in order. */
 static void moe_sort(const struct lane *l, const struct op_moe *o)
 {
@@ -144,10 +151,12 @@ static void moe_sort(const struct lane *l, const struct op_moe *o)
     uint32_t pairs = l->s->rows * o->used, all = o->experts + o->identities;
     memset(m->first, 0, (all + 1) * sizeof *m->first);
     for (uint32_t i = 0; i < pairs; i++)
-        m->first[m->expert[i] + 1]++;
+        m->first[m->expert[i] + 1] += moe_has(l, o, m->expert[i]);
     for (uint32_t e = 0; e < all; e++)
         m->first[e + 1] += m->first[e];
     for (uint32_t i = 0; i < pairs; i++) { /* first[e] moves on to where e + 1 starts */
+        if (!moe_has(l, o, m->expert[i]))
+            continue;
         uint32_t slot = m->first[m->expert[i]]++;
         m->slot_row[slot] = i / o->used;
         m->slot_weight[slot] = m->weight[i];
@@ -200,7 +209,8 @@ static void moe_gather(struct lane *l, const struct op_moe *o, struct moe_run *r
 {
     bool floats = lane_adapts(l, o->up) || lane_adapts(l, o->gate);
     bool up = cpu_rounds(l->d, o->up.weight), gate = o->gate.weight ? cpu_rounds(l->d, o->gate.weight) : up;
-    uint32_t slots = l->s->rows * o->used, k = lane_weight(l, o->up.weight)->cols, from, to;
+    uint32_t slots = l->d->moe.first[o->experts + o->identities], k = lane_weight(l, o->up.weight)->cols,
+             from, to;
     run->slots = area_rows(&l->d->g, slots, k);
     run->slots.row = l->d->moe.slot_row;
     lane_slice(l, slots, 1, &from, &to);
@@ -311,8 +321,31 @@ static void moe_combine(const struct lane *l, const struct op_moe *o, const stru
     }
 }
 
+/* Without experts of its own only the residual is left. */
+static bool moe_idle(const struct lane *l, const struct op_moe *o)
+{
+    const struct moe_range r = moe_range(o->experts, o->side, l->s->border);
+    return r.first >= r.end && !o->shared_up.weight && (o->side == MOE_ABOVE || !o->identities);
+}
+
+static void moe_pass(struct lane *l, const struct op_moe *o)
+{
+    const uint32_t n = lane_weight(l, o->down.weight)->rows;
+    const size_t stride = l->p->width[o->tail.out.buffer];
+    uint32_t from, to;
+    lane_slice(l, n, CPU_UNIT, &from, &to);
+    for (uint32_t r = 0; r < l->s->rows; r++)
+        memset(l->d->sum + r * stride + from, 0, (to - from) * sizeof *l->d->sum);
+    lane_tail(l, &o->tail, l->d->sum + from, stride, from, to);
+    lane_tail_end(l, &o->tail, n);
+}
+
 void op_moe_run(struct lane *l, const struct op_moe *o)
 {
+    if (moe_idle(l, o)) {
+        moe_pass(l, o);
+        return;
+    }
     size_t stride, out_stride = l->p->width[o->tail.out.buffer];
     float *in = lane_at(l, o->in, &stride);
     const struct weight *up = lane_weight(l, o->up.weight);

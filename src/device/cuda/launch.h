@@ -161,6 +161,7 @@ struct launch {
     uint8_t grid_rows, each;
     uint8_t ratio; /* of attention over tiles of queries: which list of tiles */
     uint8_t group; /* of what sees KV: which group's page table */
+    uint8_t side;  /* of what sorts rows by expert: enum moe_side, with the step's border */
     uint32_t op;   /* of the plan */
     uint32_t m;    /* rows, as many as the class may have */
     uint32_t once; /* a weight that is decoded for good: not again once it is */
@@ -202,6 +203,7 @@ struct launch_step {
     const struct adapter_mix *mix;                      /* (seqs), on the card */
     uint32_t tiles[RATIOS_MOST], tiles_at[RATIOS_MOST]; /* prefill tiles by heads / kv_heads */
     uint32_t keys;                                      /* of the longest sequence, rounded up */
+    uint32_t border;                                    /* of experts that are divided */
     struct pick_args pick;
 };
 

@@ -256,7 +256,9 @@ static void put_route(struct lowering *b, const struct op_moe *o, const struct m
     l->a.route = route_of(b, o, in);
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
     l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(gpu_blocks(o->experts, 8), 1, 1, 256, 0),
-                     "rows sorted by expert");
+                     o->side ? "rows sorted by expert, those of the step's own part"
+                             : "rows sorted by expert");
+    l->side = (uint8_t)o->side;
     l->a.group = (struct group_args){.expert = at->route_expert,
                                      .used = o->used,
                                      .experts = o->experts,
@@ -442,13 +444,13 @@ static uint32_t down_shared(uint32_t columns, uint32_t warps)
     return gpu_blocks(columns, warps) * warps * ROW_COLUMN;
 }
 
-/* Whether the kernels of one row take the layer. */
+/* Whether the kernels of one row take the layer. They read all experts that the row has chosen. */
 static bool row_fits(const struct lowering *b, const struct op_moe *o)
 {
     const bool gated = o->gate.weight != 0, shared = o->shared_up.weight != 0;
     const struct linear *all[] = {&o->gate,        &o->up,        &o->down,
                                   &o->shared_gate, &o->shared_up, &o->shared_down};
-    bool fits = b->m <= MOE_FEW && router_fits(b, o) && is_simple(&o->norm) &&
+    bool fits = b->m <= MOE_FEW && !o->side && router_fits(b, o) && is_simple(&o->norm) &&
                 (!shared || gated == (o->shared_gate.weight != 0)) &&
                 mat_of(b, o->up.weight)->k <= GEMM_DEEP * TILE_COLS &&
                 down_shared(down_columns(b, o), GEMM_DEEP) <= gpu_shared_most(b->l->card);

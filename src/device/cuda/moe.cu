@@ -122,8 +122,7 @@ static __device__ __forceinline__ void router_store(const struct router_args &p,
         sum += s[i].output[j];
         squares += s[i].squares;
     }
-    p.logits[(uint64_t)row * p.outputs + out + j] =
-        sum * router_scale(p, squares) + bias;
+    p.logits[(uint64_t)row * p.outputs + out + j] = sum * router_scale(p, squares) + bias;
 }
 
 /* One row, a block four outputs: its warps share the columns, and have their weights before the row is there. Code that runs
@@ -282,7 +281,8 @@ static __device__ __forceinline__ void router_many(const struct router_args &p, 
         for (int r = 0; r < ROUTER_ROWS; r++) {
             const float sum = warp_sum(acc[j][r]);
             if (lane == 0 && out + j < p.outputs && first + r < p.m) {
-                p.logits[(uint64_t)(first + r) * p.outputs + out + j] = sum * scale[r] + router_bias(p, out + j);
+                p.logits[(uint64_t)(first + r) * p.outputs + out + j] =
+                    sum * scale[r] + router_bias(p, out + j);
             }
         }
 }
@@ -386,10 +386,10 @@ extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constan
     for (uint32_t i = threadIdx.x; i < (pairs + 127) / 128 * 128; i += 256) {
         const uint32_t c = i < pairs ? (uint32_t)p.expert[i] : 0xffffu;
         chosen[i] = (uint16_t)c;
-        if (c < p.experts)
+        if (c >= p.first && c < p.end)
             atomicAdd(count + c, 1);
         else if (i < pairs && blockIdx.x == 0)
-            p.slot[i] = -1;
+            p.slot[i] = c >= p.identities ? SLOT_IDENTITY : SLOT_ELSEWHERE;
     }
     __syncthreads();
     uint32_t tiles[EACH], sum = 0;
@@ -416,7 +416,7 @@ extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constan
         for (uint32_t j = 0; j < p.rows; j++)
             p.slot_row[i * p.rows + j] = -1;
     }
-    if (e >= p.experts)
+    if (e < p.first || e >= p.end)
         return;
     const uint32_t n = count[e], from = first[e], end = (n + p.rows - 1) / p.rows;
     for (uint32_t i = lane; i < end; i += 32)
@@ -454,7 +454,9 @@ extern "C" __global__ void __launch_bounds__(256) moe_combine(const __grid_const
     };
     for (uint32_t j = 0; j < p.used; j++) {
         const int slot = p.slot[row * p.used + j];
-        if (slot < 0)
+        if (slot == SLOT_ELSEWHERE)
+            continue;
+        if (slot == SLOT_IDENTITY)
             get(p.identity + row * p.n + i, is_aligned(p.identity, p.n));
         else
             get(p.y + (uint64_t)slot * p.ldy + i, is_aligned(p.y, p.ldy));

@@ -466,17 +466,20 @@ struct moe_row_args {
     float scale, alpha, limit;
 };
 
+/* Pairs without a slot: what they give is the row itself; or another device adds it. */
+enum { SLOT_IDENTITY = -1, SLOT_ELSEWHERE = -2 };
 struct group_args {
     const int32_t *expert; /* (m, used) */
     uint32_t m, used, experts;
     uint32_t rows, most_tiles; /* rows of a tile, a multiple of eight; tiles there may be */
-    uint32_t pad;
-    int32_t *slot;         /* (m, used): where the pair lies; -1 = in none, it is an identity */
-    int32_t *slot_row;     /* (most_tiles * rows): its row, -1 = padding */
-    const float *weight;   /* (m, used), or NULL: */
-    float *slot_weight;    /* (most_tiles * rows): the pair's */
-    int32_t *group_expert; /* of each eight slots, -1 = none */
-    struct moe_tile *tile; /* (most_tiles) */
+    uint32_t first, end;       /* experts whose pairs have slots */
+    uint32_t identities;       /* choices from this number on are identities */
+    int32_t *slot;             /* (m, used): where the pair lies, or SLOT_* */
+    int32_t *slot_row;         /* (most_tiles * rows): its row, -1 = padding */
+    const float *weight;       /* (m, used), or NULL: */
+    float *slot_weight;        /* (most_tiles * rows): the pair's */
+    int32_t *group_expert;     /* of each eight slots, -1 = none */
+    struct moe_tile *tile;     /* (most_tiles) */
 };
 
 struct combine_args {
@@ -484,7 +487,7 @@ struct combine_args {
     uint64_t ldy;
     const int32_t *slot;
     const float *weight;      /* or NULL: 1 */
-    const float *identity;    /* (m, n): what pairs without a slot give */
+    const float *identity;    /* (m, n): what identities give */
     const float *shared;      /* (m, n) or NULL */
     const float *shared_gate; /* (m, shared_ld) logits or NULL */
     uint64_t shared_ld;

@@ -212,6 +212,7 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
         return -1;
     put_tiles(d, s, &at, c);
     d->meta_used = at * 4;
+    d->now.border = s->border;
     d->now.keys = keys_rounded(longest);
     c->from = s->from;
     c->to = s->to ? s->to : p->count;
