@@ -227,6 +227,9 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     uint64_t sent; /* bytes of weights that steps have sent to a card so far */
+    /* Of steps so far whose experts are divided with another device: seconds that weights took on the link, and that steps
+     * waited for them. */
+    double link, waited;
     /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]. */
     double *seconds;
     /* While not NULL, called once for each product with its input, (rows, cols) floats: which weight, and which of its

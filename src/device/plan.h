@@ -563,6 +563,8 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
 void plan_stream_free(struct plan_streamed *s);
 /* Calls visit for every weight that device 2 needs for the operation. */
 void plan_each_sent(const struct op *op, void (*visit)(void *arg, weight_id *id), void *arg);
+/* Whether device 2 needs only the matrices of this weight below the border. */
+bool plan_is_divided(const struct op *op, weight_id id);
 
 /* Bytes of one weight, and of all, in the file's layout. */
 uint64_t weight_bytes(const struct weight *w);

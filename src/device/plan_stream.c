@@ -25,6 +25,13 @@ void plan_each_sent(const struct op *op, void (*visit)(void *arg, weight_id *id)
     plan_each_weight(&sent, visit, arg);
 }
 
+bool plan_is_divided(const struct op *op, weight_id id)
+{
+    const struct op_moe *o = &op->moe;
+    return op->kind == OP_MOE && o->side == MOE_BELOW &&
+           (id == o->gate.weight || id == o->up.weight || id == o->down.weight);
+}
+
 /* A weight of its own for an operation on the streaming device. */
 static void own_weight(void *arg, weight_id *id)
 {

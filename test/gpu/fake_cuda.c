@@ -218,10 +218,10 @@ int cuFuncSetAttribute(void *f, int what, int v)
 int cuLaunchKernelEx(const void *how, void *f, void **args, void **extra);
 int cuLaunchKernelEx(const void *how, void *f, void **args, void **extra)
 {
-    (void)how;
     (void)f;
-    (void)args;
     (void)extra;
+    if (S.launched)
+        S.launched(how, args[0]); /* the grid comes first there */
     S.launches++;
     return S.launch_result;
 }

@@ -13,6 +13,8 @@ struct fake_cuda {
     unsigned records; /* of events */
     int maps;         /* of memory behind reserved addresses, so far */
     int cannot_map;   /* there are no such addresses */
+    /* NULL, or what a launch does: its grid, and its arguments; by many threads */
+    void (*launched)(const unsigned grid[3], const void *args);
 };
 
 /* Events come in pairs, one before and one after a launch: launch i takes the ticks from 2 i to 2 i + 5, so it overlaps with

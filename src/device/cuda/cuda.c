@@ -280,6 +280,7 @@ static int put_streamed(struct cuda_device *d, const struct step_class *c, struc
 {
     struct gpu *g = d->g;
     d->replay.limits.no_wide = d->lower.options.no_wide;
+    sender_border(d->sender, d->now.border);
     if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
                   "sending a step", e))
         return -1;
@@ -292,6 +293,9 @@ static int put_streamed(struct cuda_device *d, const struct step_class *c, struc
             sender_end(d->sender, i, e))
             return -1;
     }
+    const struct sender_times times = sender_times(d->sender);
+    d->base.link = times.link;
+    d->base.waited = times.waited;
     return 0;
 }
 

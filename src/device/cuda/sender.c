@@ -1,9 +1,28 @@
 #define _GNU_SOURCE
 #include "device/cuda/sender.h"
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 #include <pthread.h>
+
+struct sender_job {
+    struct upload_job job;
+    bool divided; /* of experts: those below the border are sent */
+};
+
+/* What a room has, or gets. */
+struct sender_room {
+    cu_ptr at;
+    void *ready, *unused; /* events: the weights are there; they have been used */
+    void *from, *to;      /* events: its copies begin; they are done */
+    uint64_t number;      /* of the operation */
+    uint32_t have,
+        coming; /* border below which its experts are here, all of them; and after the jobs that are taken now */
+    uint32_t left; /* jobs that are not sent yet */
+    bool ended;    /* all are, but some of an operation before it are not */
+    bool timed;    /* `from` is recorded */
+};
 
 /* Operations are numbered on from pass to pass: `turn` of them have been launched, so that turn % count is the next one. A
  * job of operation number t may be sent once number t - rooms has been launched. */
@@ -12,14 +31,13 @@ struct sender {
     struct gpu copies, repacks; /* the same with a stream for copies, and with one for what follows them */
     const struct weights *w;
     struct mat *mat; /* (weights.count) */
-    cu_ptr room[SENDER_ROOMS_MOST];
+    struct sender_room room[SENDER_ROOMS_MOST];
     uint64_t room_bytes;
     uint32_t rooms;
     uint32_t count; /* operations, with empty ones at the end so that an operation always has the same room */
-    struct upload_job *jobs; /* (first[count]), in order of operations */
+    struct sender_job *jobs; /* (first[count]), in order of operations */
     uint32_t *first;         /* (count + 1): the jobs of an operation */
-    void *ready[SENDER_ROOMS_MOST],
-        *unused[SENDER_ROOMS_MOST]; /* events: the weights are there; they have been used */
+    bool *divided;           /* (count): it has some that are */
     struct sender_worker {
         struct sender *of;
         pthread_t thread;
@@ -29,42 +47,55 @@ struct sender {
     /* under the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    uint64_t turn;          /* operations launched */
-    uint64_t next, next_op; /* the next job, counted on from pass to pass, and the number of its operation */
-    uint64_t begun;         /* numbers of operations of which a job has been sent */
-    uint32_t left[SENDER_ROOMS_MOST]; /* jobs that are not sent yet, of the operation in this room */
-    uint64_t sent;                    /* operations whose jobs are all sent; they end in order */
-    bool ended[SENDER_ROOMS_MOST];    /* of those behind it, which are sent already */
+    uint64_t turn;    /* operations launched */
+    uint64_t next_op; /* the number of the operation that is being sent */
+    uint32_t next;    /* its next job */
+    uint32_t untaken; /* of its jobs */
+    uint32_t busy;    /* jobs that are taken, and not sent yet */
+    uint64_t begun;   /* numbers of operations of which a job has been sent */
+    uint64_t sent;    /* operations whose jobs are all sent; they end in order */
+    uint32_t border;
+    bool holding; /* no job is taken */
     bool closing;
     struct err error;
+    /* of the thread that runs steps */
+    struct sender_times times;
 };
 
 /* ---- places ---- */
 
 struct placing {
     const struct weights *w;
+    const struct op *op;
     struct mat *mat; /* or NULL: only measured */
     cu_ptr room;
     uint64_t bytes;
     uint32_t jobs;
-    struct upload_job *to; /* or NULL */
+    struct upload_job *part; /* room for the jobs of a weight */
+    struct sender_job *to;   /* or NULL */
+    bool divided;            /* some of them are */
 };
 
 static void place_weight(void *arg, weight_id *id)
 {
     struct placing *p = arg;
     const struct weight *w = &p->w->all[*id];
+    const bool divided = plan_is_divided(p->op, *id);
     if (p->mat)
         p->mat[*id] = upload_mat(w, p->room + p->bytes);
     p->bytes += upload_room(w);
-    p->jobs += upload_jobs(p->w, *id, p->to ? p->to + p->jobs : NULL);
+    p->divided |= divided;
+    const uint32_t n = upload_jobs(p->w, *id, p->to ? p->part : NULL);
+    for (uint32_t i = 0; p->to && i < n; i++)
+        p->to[p->jobs + i] = (struct sender_job){p->part[i], divided};
+    p->jobs += n;
 }
 
 static uint64_t largest_op(const struct plan *p, const struct weights *w)
 {
     uint64_t most = 0;
     for (uint32_t i = 0; i < p->count; i++) {
-        struct placing at = {.w = w};
+        struct placing at = {.w = w, .op = &p->ops[i]};
         plan_each_sent(&p->ops[i], place_weight, &at);
         most = at.bytes > most ? at.bytes : most;
     }
@@ -93,25 +124,54 @@ const struct mat *sender_mats(const struct sender *s)
 
 /* ---- the threads ---- */
 
-static uint32_t jobs_of(const struct sender *s, uint64_t number)
+/* Takes off what is not sent of a job, as it is above the border or there already; false: all of it. */
+static bool cut_job(const struct sender_room *r, const struct sender_job *j, struct upload_job *out)
 {
-    const uint32_t op = (uint32_t)(number % s->count);
-    return s->first[op + 1] - s->first[op];
+    const uint32_t end = j->job.matrix + j->job.matrices;
+    *out = j->job;
+    if (!j->divided)
+        return !r->have;
+    out->matrix = r->have > j->job.matrix ? r->have : j->job.matrix;
+    out->matrices = (r->coming < end ? r->coming : end) - out->matrix;
+    return out->matrix < r->coming && out->matrix < end;
 }
 
-/* An operation without weights has nothing to wait for. */
-static void skip_empty(struct sender *s)
+static struct sender_room *room_of(struct sender *s, uint64_t number)
 {
-    while (s->next_op < s->turn + s->rooms && !jobs_of(s, s->next_op))
-        s->ended[s->next_op++ % s->rooms] = true;
+    return &s->room[number % s->rooms];
+}
+
+/* Begins with the next operation: how many jobs it has. */
+static uint32_t begin_next(struct sender *s)
+{
+    const uint32_t op = (uint32_t)(s->next_op % s->count);
+    struct sender_room *r = room_of(s, s->next_op);
+    struct upload_job job;
+    if (r->number != s->next_op)
+        r->have = 0;
+    r->number = s->next_op;
+    r->coming = s->border > r->have ? s->border : r->have;
+    s->next = s->untaken = 0;
+    for (uint32_t i = s->first[op]; i < s->first[op + 1]; i++)
+        s->untaken += cut_job(r, &s->jobs[i], &job);
+    r->left = s->untaken;
+    return s->untaken;
+}
+
+/* An operation without weights, or whose weights are here, has nothing to wait for. */
+static void end_next(struct sender *s)
+{
+    struct sender_room *r = room_of(s, s->next_op++);
+    r->have = r->coming;
+    r->ended |= !r->left;
 }
 
 /* Operations are ready in order. */
 static void advance(struct sender *s)
 {
     const uint64_t before = s->sent;
-    while (s->sent < s->next_op && s->ended[s->sent % s->rooms])
-        s->ended[s->sent++ % s->rooms] = false;
+    while (s->sent < s->next_op && room_of(s, s->sent)->ended)
+        room_of(s, s->sent++)->ended = false;
     if (s->sent > before || s->error.code)
         pthread_cond_broadcast(&s->changed);
 }
@@ -122,21 +182,21 @@ static bool take_job(struct sender *s, struct upload_job *job, uint64_t *number)
     for (;;) {
         if (s->closing || s->error.code)
             return false;
-        skip_empty(s);
+        while (!s->holding && !s->untaken && s->next_op < s->turn + s->rooms && !begin_next(s))
+            end_next(s);
         advance(s);
-        if (s->next_op < s->turn + s->rooms)
+        if (!s->holding && s->untaken)
             break;
         pthread_cond_wait(&s->changed, &s->lock);
     }
     *number = s->next_op;
-    const uint32_t op = (uint32_t)(*number % s->count);
-    if (!s->next)
-        s->left[*number % s->rooms] = jobs_of(s, *number);
-    *job = s->jobs[s->first[op] + s->next];
-    if (++s->next == jobs_of(s, *number)) {
-        s->next = 0;
-        s->next_op++;
-    }
+    const struct sender_room *r = room_of(s, s->next_op);
+    const uint32_t first = s->first[s->next_op % s->count];
+    while (!cut_job(r, &s->jobs[first + s->next++], job))
+        ;
+    s->busy++;
+    if (!--s->untaken)
+        end_next(s);
     return true;
 }
 
@@ -145,19 +205,26 @@ static int send_job(struct sender *s, const struct upload_slot *slot, const stru
                     uint64_t number, struct err *e)
 {
     struct gpu *g = &s->repacks;
-    const uint32_t room = (uint32_t)(number % s->rooms);
+    struct sender_room *r = room_of(s, number);
     for (; s->begun <= number; s->begun++)
         if (s->begun >= s->rooms &&
-            gpu_check(g, g->cu->stream_wait(g->stream, s->unused[s->begun % s->rooms], 0),
-                      "waiting for a room", e))
+            gpu_check(g, g->cu->stream_wait(g->stream, room_of(s, s->begun)->unused, 0), "waiting for a room",
+                      e))
             return -1;
+    if (!r->timed && gpu_check(g, g->cu->event_record(r->from, s->copies.stream), "sending weights", e))
+        return -1;
+    r->timed = true;
     if (upload_send(&s->copies, g, slot,
                     &(struct upload_item){&s->w->all[job->weight], &s->mat[job->weight], job}, e))
         return -1;
-    if (--s->left[room])
+    if (--r->left)
         return 0;
-    s->ended[room] = true;
-    return gpu_check(g, g->cu->event_record(s->ready[room], g->stream), "sending weights", e);
+    r->ended = true;
+    r->timed = false;
+    return gpu_check(g, g->cu->event_record(r->to, s->copies.stream), "sending weights", e) ||
+                   gpu_check(g, g->cu->event_record(r->ready, g->stream), "sending weights", e)
+               ? -1
+               : 0;
 }
 
 static void *sender_thread(void *arg)
@@ -179,6 +246,8 @@ static void *sender_thread(void *arg)
         pthread_mutex_lock(&s->lock); /* the stream takes one at a time */
         if (bad || send_job(s, slot, &job, number, &e))
             s->error = s->error.code ? s->error : e;
+        if (!--s->busy && s->holding)
+            pthread_cond_broadcast(&s->changed);
         advance(s);
     }
     pthread_mutex_unlock(&s->lock);
@@ -190,31 +259,46 @@ static void *sender_thread(void *arg)
 static int make_tables(struct sender *s, const struct plan *p, struct err *e)
 {
     struct placing all = {.w = s->w};
-    for (uint32_t i = 0; i < p->count; i++)
+    for (uint32_t i = 0; i < p->count; i++) {
+        all.op = &p->ops[i];
         plan_each_sent(&p->ops[i], place_weight, &all);
-    s->jobs = mem_alloc(all.jobs ? all.jobs : 1, sizeof *s->jobs);
+    }
+    const size_t jobs = all.jobs ? all.jobs : 1;
+    struct upload_job *part = mem_alloc(jobs, sizeof *part);
+    s->jobs = mem_alloc(jobs, sizeof *s->jobs);
     s->first = mem_zalloc(s->count + 1, sizeof *s->first);
+    s->divided = mem_zalloc(s->count, sizeof *s->divided);
     s->mat = mem_zalloc(s->w->count + 1, sizeof *s->mat);
-    if (!s->jobs || !s->first || !s->mat)
-        return err_memory(e, "the list of streamed weights", all.jobs * sizeof *s->jobs);
-    for (uint32_t i = 0; i < s->count; i++) {
-        struct placing at = {
-            .w = s->w, .mat = s->mat, .room = s->room[i % s->rooms], .to = s->jobs + s->first[i]};
+    const bool whole = part && s->jobs && s->first && s->divided && s->mat;
+    for (uint32_t i = 0; whole && i < s->count; i++) {
+        struct placing at = {.w = s->w,
+                             .op = p->ops + (i < p->count ? i : 0),
+                             .mat = s->mat,
+                             .room = s->room[i % s->rooms].at,
+                             .part = part,
+                             .to = s->jobs + s->first[i]};
         if (i < p->count)
             plan_each_sent(&p->ops[i], place_weight, &at);
         s->first[i + 1] = s->first[i] + at.jobs;
+        s->divided[i] = at.divided;
     }
-    return 0;
+    mem_free(part);
+    return whole ? 0 : err_memory(e, "the list of streamed weights", jobs * sizeof *s->jobs);
 }
 
 static int take_rooms(struct sender *s, struct err *e)
 {
     struct gpu *g = s->g;
-    for (uint32_t i = 0; i < s->rooms; i++)
-        if (!(s->room[i] = gpu_alloc(g, s->room_bytes, "streamed weights", e)) ||
-            gpu_check(g, g->cu->event_create(&s->ready[i], CU_EVENT_NO_TIMING), "making an event", e) ||
-            gpu_check(g, g->cu->event_create(&s->unused[i], CU_EVENT_NO_TIMING), "making an event", e))
+    for (uint32_t i = 0; i < s->rooms; i++) {
+        struct sender_room *r = &s->room[i];
+        r->number = UINT64_MAX;
+        if (!(r->at = gpu_alloc(g, s->room_bytes, "streamed weights", e)) ||
+            gpu_check(g, g->cu->event_create(&r->ready, CU_EVENT_NO_TIMING), "making an event", e) ||
+            gpu_check(g, g->cu->event_create(&r->unused, CU_EVENT_NO_TIMING), "making an event", e) ||
+            gpu_check(g, g->cu->event_create(&r->from, 0), "making an event", e) ||
+            gpu_check(g, g->cu->event_create(&r->to, 0), "making an event", e))
             return -1;
+    }
     return gpu_check(g, g->cu->stream_create(&s->copies.stream, CU_STREAM_NON_BLOCKING), "making a stream",
                      e) ||
                    gpu_check(g, g->cu->stream_create(&s->repacks.stream, CU_STREAM_NON_BLOCKING),
@@ -249,6 +333,7 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
     s->copies = s->repacks = *g;
     s->copies.stream = s->repacks.stream = NULL;
     s->w = w;
+    s->border = UINT32_MAX;
     s->room_bytes = largest_op(p, w);
     s->rooms = rooms_for(s->room_bytes);
     s->count = (p->count + s->rooms - 1) / s->rooms * s->rooms;
@@ -278,16 +363,17 @@ void sender_close(struct sender *s)
         for (int i = 0; i < UPLOAD_SLOTS; i++)
             upload_slot_close(&s->worker[t].slot[i], g);
     for (uint32_t i = 0; i < s->rooms; i++) {
-        gpu_free(g, s->room[i], s->room_bytes);
-        if (s->ready[i])
-            g->cu->event_destroy(s->ready[i]);
-        if (s->unused[i])
-            g->cu->event_destroy(s->unused[i]);
+        void *const events[] = {s->room[i].ready, s->room[i].unused, s->room[i].from, s->room[i].to};
+        gpu_free(g, s->room[i].at, s->room_bytes);
+        for (size_t k = 0; k < sizeof events / sizeof *events; k++)
+            if (events[k])
+                g->cu->event_destroy(events[k]);
     }
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     mem_free(s->jobs);
     mem_free(s->first);
+    mem_free(s->divided);
     mem_free(s->mat);
     mem_free(s);
 }
@@ -311,22 +397,66 @@ static int await_next(struct sender *s, bool skip, struct err *e)
     return 0;
 }
 
+struct sender_times sender_times(const struct sender *s)
+{
+    return s->times;
+}
+
+/* Operations that are sent already are looked at once more: they may lack some experts. */
+void sender_border(struct sender *s, uint32_t border)
+{
+    pthread_mutex_lock(&s->lock);
+    if (border > s->border) {
+        s->holding = true;
+        while (s->busy)
+            pthread_cond_wait(&s->changed, &s->lock);
+        s->holding = false;
+        s->next_op = s->sent = s->turn;
+        s->untaken = 0;
+        for (uint32_t i = 0; i < s->rooms; i++)
+            s->room[i].ended = s->room[i].timed = false;
+    }
+    s->border = border;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 int sender_begin(struct sender *s, uint32_t op, struct err *e)
 {
+    const double began = clock_now();
     int bad = 0;
     pthread_mutex_lock(&s->lock);
     while (!bad && s->turn % s->count != op) /* the end of a pass, or a step that failed */
         bad = await_next(s, true, e);
     bad = bad || await_next(s, false, e);
     pthread_mutex_unlock(&s->lock);
+    if (s->divided[op])
+        s->times.waited += clock_now() - began;
     return bad ? -1
-               : gpu_check(s->g, s->g->cu->stream_wait(s->g->stream, s->ready[op % s->rooms], 0),
+               : gpu_check(s->g, s->g->cu->stream_wait(s->g->stream, s->room[op % s->rooms].ready, 0),
                            "waiting for weights", e);
+}
+
+/* Waits until the weights are there, to know how long they took: rows come back from the card next, which waits for them,
+ * too. */
+static int time_weights(struct sender *s, const struct sender_room *r, struct err *e)
+{
+    const struct driver *cu = s->g->cu;
+    const double began = clock_now();
+    float ms = 0;
+    if (gpu_check(s->g, cu->event_sync(r->ready), "sending weights", e))
+        return -1;
+    s->times.waited += clock_now() - began;
+    if (cu->event_ms(&ms, r->from, r->to) == CU_OK)
+        s->times.link += 1e-3 * (double)ms;
+    return 0;
 }
 
 int sender_end(struct sender *s, uint32_t op, struct err *e)
 {
-    if (gpu_check(s->g, s->g->cu->event_record(s->unused[op % s->rooms], s->g->stream), "running kernels", e))
+    const struct sender_room *r = &s->room[op % s->rooms];
+    if (gpu_check(s->g, s->g->cu->event_record(r->unused, s->g->stream), "running kernels", e) ||
+        (s->divided[op] && time_weights(s, r, e)))
         return -1;
     pthread_mutex_lock(&s->lock);
     s->turn++;

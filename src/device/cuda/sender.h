@@ -1,6 +1,10 @@
 /* Weights that stay in host memory. An operation's are sent to the card when it runs: threads copy them from the file into
  * pinned slots, a stream of its own sends them, another repacks them, and some operations ahead of the one that computes
- * they wait in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again. */
+ * they wait in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again.
+ *
+ * Of experts that are divided (op_moe.side) those below the border are sent, to the places that they have among all. The
+ * border may be another in every step. Operations whose weights are here already have those below the border of then: where
+ * it has risen, what they lack is sent, too. */
 #pragma once
 
 #include "device/cuda/upload.h"
@@ -17,6 +21,13 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
                 int threads, struct err *e);
 void sender_close(struct sender *s);
 const struct mat *sender_mats(const struct sender *s);
+/* What steps took so far because of experts that are divided, in seconds: weights were on the link, and were waited for. */
+struct sender_times {
+    double link, waited;
+};
+struct sender_times sender_times(const struct sender *s);
+/* Before the operations of a step: where its border is. */
+void sender_border(struct sender *s, uint32_t border);
 /* Before operation `op` is launched: its weights are there when the card comes to it. After: their room can be used
  * again. */
 int sender_begin(struct sender *s, uint32_t op, struct err *e);

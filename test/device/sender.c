@@ -1,0 +1,176 @@
+/* Weights that are sent for each step: when an operation is launched, all that it needs are in their places, whatever the
+ * border of divided experts was before. The driver is gpu/fake_cuda.c, and repacking here copies the first bytes of each
+ * matrix. */
+#include "test.h"
+
+#include "codec/dtype.h"
+#include "base/mem.h"
+#include "device/cuda/sender.h"
+#include "gpu/fake_cuda.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+enum { OPS = 5, EXPERTS = 20, ROWS = 256, COLS = 512, LONG_ROWS = 12288, STAMP = 8 };
+
+static struct fake_cuda *fake;
+static _Atomic uint64_t repacked; /* matrices */
+
+static void repack(const unsigned grid[3], const void *args)
+{
+    const struct repack_args *a = args;
+    for (unsigned m = 0; m < grid[1]; m++)
+        memcpy(a->dst + m * a->dst_each, a->src + m * a->src_each, STAMP);
+    repacked += grid[1];
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    void *lib = dlopen(FAKE_CUDA, RTLD_NOW | RTLD_GLOBAL);
+    fake = lib ? dlsym(lib, "fake_cuda_state") : NULL;
+    return fake ? 0 : -1;
+}
+
+struct fixture {
+    struct plan plan;
+    struct weights weights;
+    uint8_t *bytes;
+    struct gpu *gpu;
+    struct sender *sender;
+};
+
+/* Every matrix begins with bytes of its own. */
+static weight_id matrix(struct fixture *f, uint32_t rows, uint32_t count)
+{
+    struct weight w = {.name = "w", .type = DTYPE_F16, .rows = rows, .cols = COLS, .count = count};
+    w.data = f->bytes + 16ull * f->weights.count;
+    w.row_bytes = 2 * COLS;
+    w.each_bytes = w.row_bytes * rows;
+    return weights_add(&f->weights, &w);
+}
+
+static void build(struct fixture *f)
+{
+    const size_t bytes = (size_t)2 * COLS * (LONG_ROWS + 4 * EXPERTS * ROWS) + 4096;
+    *f = (struct fixture){.bytes = mem_alloc(bytes, 1)};
+    for (size_t i = 0; i < bytes / 4; i++)
+        ((uint32_t *)(void *)f->bytes)[i] = (uint32_t)i * 2654435761u;
+    for (uint32_t i = 0; i < OPS; i++)
+        if (i == 2) { /* one that is sent whole, in pieces of a matrix */
+            plan_add(&f->plan, OP_OUT, 0)->out.linear.weight = matrix(f, LONG_ROWS, 1);
+        } else {
+            struct op_moe *o = &plan_add(&f->plan, OP_MOE, 0)->moe;
+            o->side = i == 3 ? MOE_ALL : MOE_BELOW;
+            o->experts = EXPERTS;
+            o->gate.weight = matrix(f, ROWS, EXPERTS);
+            o->up.weight = matrix(f, 4 * ROWS, EXPERTS);
+            o->down.weight = matrix(f, ROWS, EXPERTS);
+            o->router.weight = matrix(f, EXPERTS, 1);
+        }
+}
+
+struct look {
+    struct fixture *f;
+    const struct op *op;
+    uint32_t border;
+    bool wipe;
+};
+
+/* That what the operation needs is there; or wipes it. */
+static void look_at(void *arg, weight_id *id)
+{
+    const struct look *l = arg;
+    const struct weight *w = &l->f->weights.all[*id];
+    const struct mat *m = &sender_mats(l->f->sender)[*id];
+    const uint32_t n = plan_is_divided(l->op, *id) && l->border < w->count ? l->border : w->count;
+    for (uint32_t i = 0; i < (l->wipe ? w->count : n); i++)
+        if (l->wipe)
+            memset((uint8_t *)m->base + i * m->each, 0, STAMP);
+        else if (memcmp(m->base + i * m->each, w->data + i * w->each_bytes, STAMP) != 0)
+            fail_msg("border %u: matrix %u of weight %u is not there", l->border, i, *id);
+}
+
+static void pass(struct fixture *f, uint32_t border, uint32_t from)
+{
+    struct err e = {0};
+    sender_border(f->sender, border);
+    for (uint32_t i = from; i < OPS; i++) {
+        struct look l = {f, &f->plan.ops[i], border, false};
+        if (sender_begin(f->sender, i, &e))
+            fail_msg("%s", e.text);
+        plan_each_sent(l.op, look_at, &l);
+        l.wipe = true; /* before others come */
+        plan_each_sent(l.op, look_at, &l);
+        if (sender_end(f->sender, i, &e))
+            fail_msg("%s", e.text);
+    }
+}
+
+static void begin(struct fixture *f, int threads)
+{
+    struct err e = {0};
+    if (!gpu_blob(0)) {
+        print_message("skipped: this build has no CUDA kernels\n");
+        skip();
+    }
+    *fake = (struct fake_cuda){
+        .version = 13000, .cards = 1, .major = 9, .memory = (size_t)4 << 30, .launched = repack};
+    driver_set_library(FAKE_CUDA);
+    build(f);
+    if (!(f->gpu = gpu_open(0, 0, &e)) || sender_open(&f->sender, f->gpu, &f->plan, &f->weights, threads, &e))
+        fail_msg("%s", e.text);
+}
+
+static void end(struct fixture *f)
+{
+    sender_close(f->sender);
+    gpu_close(f->gpu);
+    assert_int_equal(fake->used, 0);
+    assert_int_equal(fake->pinned, 0);
+    plan_free(&f->plan);
+    weights_free(&f->weights);
+    mem_free(f->bytes);
+}
+
+/* The same border, others in any order, and steps that leave operations out. */
+static void borders_change(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        struct fixture f;
+        uint32_t random = 7;
+        begin(&f, threads);
+        for (int i = 0; i < 40; i++) {
+            random = random * 1664525 + 1013904223;
+            pass(&f, i < 4 ? EXPERTS : random >> 16, 0);
+            pass(&f, (random >> 8) % (EXPERTS + 2), random >> 24 & 1);
+        }
+        end(&f);
+    }
+}
+
+/* What is below the border is sent once; those that count may be a pass ahead. */
+static void less_is_sent(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, 2);
+    for (int i = 0; i < 3; i++)
+        pass(&f, 5, 0);
+    const uint64_t before = repacked;
+    for (int i = 0; i < 10; i++)
+        pass(&f, 5, 0);
+    const uint64_t whole = 3 * EXPERTS + 1, below = 3 * 5 + 1, pieces = 2, each = 3 * below + whole + pieces;
+    assert_in_range(repacked - before, 9 * each, 11 * each);
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(borders_change),
+        cmocka_unit_test(less_is_sent),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
