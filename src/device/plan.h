@@ -544,6 +544,9 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
  *
  *   qkv                  -> out for each of q, k and v (device 2); then qkv with these as `given` (device 1)
  *   proj, out, ffn, moe  -> the same on device 2
+ *   moe without norms in its tail
+ *                        -> the residual and the experts from the step's border on (device 1), to rows of their own; then
+ *                           the other experts (device 2), whose residual these rows are
  *
  * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
  * NULL: none). Where all keys of a step are its own rows, device 2 computes attention, too: `qkv` with what is given and

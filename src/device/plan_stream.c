@@ -12,6 +12,7 @@ struct streamer {
     struct plan_streamed *to;
     const char *(*refuses)(const struct op *op);
     struct operand products; /* (widest q, k and v) */
+    struct operand partial;  /* (widest result of divided experts): what the rest has computed of it */
     bool fresh;
     uint32_t pages; /* the operation that writes the rest's pages, until attention of its layer; 0 = none */
     bool failed;
@@ -109,6 +110,27 @@ static void stream_attn(struct streamer *s, uint32_t i)
     s->pages = 0;
 }
 
+/* Whether the experts' sum may be made in two parts. */
+static bool can_divide(const struct streamer *s, const struct op *op)
+{
+    return op->kind == OP_MOE && !op->moe.tail.post.kind && !op->moe.tail.after.kind &&
+           !(s->refuses && s->refuses(op));
+}
+
+/* The rest goes first: it computes while weights are on their way, and its device returns when it is done. */
+static void stream_moe(struct streamer *s, uint32_t i)
+{
+    struct op above = s->from->ops[i], below = above;
+    above.moe.side = MOE_ABOVE;
+    above.moe.shared_gate = above.moe.shared_up = above.moe.shared_down = (struct linear){0};
+    above.moe.shared_router = above.moe.shared_router_adapter = 0;
+    above.moe.tail.out = s->partial;
+    below.moe.side = MOE_BELOW;
+    below.moe.tail.residual = s->partial;
+    stream_add(s, i, &above, REST, ROUTE | FRESH);
+    stream_add(s, i, &below, STREAMED, ROUTE | FRESH);
+}
+
 static void stream_op(struct streamer *s, uint32_t i)
 {
     const struct op *op = &s->from->ops[i];
@@ -118,6 +140,8 @@ static void stream_op(struct streamer *s, uint32_t i)
         stream_qkv(s, i);
     else if (op->kind == OP_ATTN)
         stream_attn(s, i);
+    else if (can_divide(s, op))
+        stream_moe(s, i);
     else if ((op->kind == OP_PROJ || op->kind == OP_OUT || op->kind == OP_FFN || op->kind == OP_MOE) &&
              !(s->refuses && s->refuses(op)))
         stream_add(s, i, op, STREAMED, ROUTE | FRESH);
@@ -136,6 +160,19 @@ static bool can_be_fresh(const struct streamer *s)
                    (op->kind != OP_QKV || (op->qkv.k.weight && op->qkv.v.weight));
     }
     return can;
+}
+
+static uint32_t widest_divided(const struct streamer *s, const struct weights *w)
+{
+    uint32_t widest = 0;
+    for (uint32_t i = 0; i < s->from->count; i++) {
+        const struct op *op = &s->from->ops[i];
+        if (op->device != REST || !can_divide(s, op))
+            continue;
+        const uint32_t n = linear_rows(w, &op->moe.down);
+        widest = n > widest ? n : widest;
+    }
+    return widest;
 }
 
 static uint32_t widest_products(const struct plan *p, const struct weights *w)
@@ -167,9 +204,11 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
     s.fresh = can_be_fresh(&s);
     for (uint32_t i = 1; i < w->count && !s.failed; i++)
         s.failed = !weights_add(&out->weights, &w->all[i]);
-    uint32_t widest = widest_products(p, w);
-    if (widest)
-        s.products = plan_buffer(&out->plan, widest);
+    const uint32_t products = widest_products(p, w), partial = widest_divided(&s, w);
+    if (products)
+        s.products = plan_buffer(&out->plan, products);
+    if (partial)
+        s.partial = plan_buffer(&out->plan, partial);
     for (uint32_t i = 0; whole && !s.failed && i < p->count; i++) {
         *plan_add(&out->plan, p->ops[i].kind, p->ops[i].layer) = p->ops[i];
         out->origin[i] = i;

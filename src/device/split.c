@@ -1,4 +1,5 @@
 #include "device/split.h"
+#include "device/border.h"
 
 #include "base/buf.h"
 #include "base/clock.h"
@@ -49,7 +50,7 @@ struct split {
     struct weights weights[SPLIT_PARTS];
     struct split_way plain, streamed,
         fresh;            /* fresh: for steps whose keys are all their own rows; may be empty */
-    uint64_t sent;        /* bytes of weights that a streamed step sends */
+    struct border border; /* of the experts that are sent; its `experts` is 0 where none are divided */
     uint32_t results;     /* the device of the last operation */
     float *host;          /* (max_rows, the widest buffer that crosses) */
     double *seconds;      /* (all.plan.count): of a profiled step */
@@ -250,13 +251,48 @@ static int split_fill(struct split *d, uint32_t i, const struct device_shape *s,
 
 struct sum_bytes {
     const struct weights *w;
+    const struct op *op;
+    uint32_t border;
     uint64_t bytes;
 };
 
 static void add_bytes(void *arg, weight_id *id)
 {
     struct sum_bytes *s = arg;
-    s->bytes += weight_bytes(&s->w->all[*id]);
+    const struct weight *w = &s->w->all[*id];
+    const uint32_t sent = s->border < w->count && plan_is_divided(s->op, *id) ? s->border : w->count;
+    s->bytes += weight_bytes(w) / w->count * sent;
+}
+
+/* Bytes of weights that a step with this border sends. */
+static uint64_t split_sent(const struct split *d, uint32_t border)
+{
+    const struct plan *p = &d->plan[SPLIT_STREAM];
+    struct sum_bytes sum = {.w = &d->weights[SPLIT_STREAM], .border = border};
+    for (uint32_t i = 0; i < p->count; i++) {
+        sum.op = &p->ops[i];
+        plan_each_sent(sum.op, add_bytes, &sum);
+    }
+    return sum.bytes;
+}
+
+/* The experts that may be divided: as many as the first operation has that divides its own. */
+static void split_border(struct split *d)
+{
+    const struct plan *p = &d->plan[SPLIT_STREAM];
+    d->border = (struct border){.fixed = d->border.fixed, .at = d->border.at};
+    for (uint32_t i = 0; i < p->count && !d->border.experts; i++)
+        if (p->ops[i].kind == OP_MOE && p->ops[i].moe.side) {
+            d->border.experts = p->ops[i].moe.experts;
+            d->border.used = p->ops[i].moe.used;
+        }
+}
+
+void split_fix_border(struct device *d, uint32_t experts)
+{
+    struct border *b = &((struct split *)d)->border;
+    b->fixed = true;
+    b->at = experts;
 }
 
 /* Whether any operation of the rest is for the streaming device. */
@@ -276,10 +312,7 @@ static void split_fill_stream(struct split *d, const struct device_shape *s)
     if (!stream)
         return;
     if (!d->whole->lora && split_sends(d) && !split_fill(d, SPLIT_STREAM, s, &why)) {
-        struct sum_bytes sum = {&d->weights[SPLIT_STREAM], 0};
-        for (uint32_t i = 0; i < d->plan[SPLIT_STREAM].count; i++)
-            plan_each_sent(&d->plan[SPLIT_STREAM].ops[i], add_bytes, &sum);
-        d->sent = sum.bytes;
+        split_border(d);
         size_t bytes = 0;
         void *memory = rest->ops->host_memory ? rest->ops->host_memory(rest, &bytes) : NULL;
         for (uint32_t i = 0; i < SPLIT_PARTS && memory; i++)
@@ -370,6 +403,51 @@ static int split_write_rows(struct device *device, uint32_t buffer, uint32_t row
     return 0;
 }
 
+/* Whether experts of a segment are divided, and computed on the rest. */
+static bool segment_divides(const struct split *d, const struct segment *g)
+{
+    bool divides = false;
+    for (uint32_t i = g->first; i < g->first + g->count; i++) {
+        const struct op *op = &d->plan[g->device].ops[i];
+        divides |= op->kind == OP_MOE && op->moe.side == MOE_ABOVE;
+    }
+    return divides;
+}
+
+/* The segments of a step, one after the other. cpu: seconds of those that compute divided experts on the rest. */
+static int split_segments(struct split *d, const struct split_way *r, struct step *s, double *cpu,
+                          struct err *e)
+{
+    *cpu = 0;
+    for (uint32_t i = 0; i < r->segments; i++) {
+        const struct segment *g = &r->segment[i];
+        struct device *part = d->part[g->device];
+        s->from = g->first;
+        s->to = g->first + g->count;
+        part->seconds = d->base.seconds ? d->seconds : NULL;
+        memset(d->seconds, 0, g->count * sizeof *d->seconds);
+        if (split_pass(d, r, g, s->rows, e))
+            return -1;
+        const double began = clock_now();
+        if (part->ops->run(part, &d->plan[g->device], s, e))
+            return -1;
+        *cpu += segment_divides(d, g) ? clock_now() - began : 0;
+        for (uint32_t k = 0; d->base.seconds && k < g->count; k++)
+            d->base.seconds[d->all.origin[r->op[g->at + k]]] += d->seconds[k];
+    }
+    return 0;
+}
+
+static void split_learn(struct split *d, struct split_way *r, const struct step *s, struct border_step took)
+{
+    const bool streams = r != &d->plain;
+    const double each = took.seconds / (streams ? 1 : s->rows);
+    if (streams)
+        border_learn(&d->border, &took);
+    if (s->rows >= STREAM_ROWS_LEAST)
+        r->seconds = r->seconds > 0 && r->seconds < each ? r->seconds : each;
+}
+
 static int split_run(struct device *device, const struct plan *p, const struct step *s, struct err *e)
 {
     struct split *d = self(device);
@@ -378,26 +456,22 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     const double began = clock_now();
     struct split_way *r = split_choose(d, s);
     const bool streams = r != &d->plain;
-    for (uint32_t i = 0; i < r->segments; i++) {
-        const struct segment *g = &r->segment[i];
-        struct device *part = d->part[g->device];
-        struct step step = *s;
-        step.from = g->first;
-        step.to = g->first + g->count;
-        part->seconds = d->base.seconds ? d->seconds : NULL;
-        memset(d->seconds, 0, g->count * sizeof *d->seconds);
-        if (split_pass(d, r, g, s->rows, e) || part->ops->run(part, &d->plan[g->device], &step, e)) {
-            d->stream_rows = streams ? UINT32_MAX : d->stream_rows; /* it may not have recovered */
-            return -1;
-        }
-        for (uint32_t k = 0; d->base.seconds && k < g->count; k++)
-            d->base.seconds[d->all.origin[r->op[g->at + k]]] += d->seconds[k];
+    const struct device *stream = streams ? d->part[SPLIT_STREAM] : NULL;
+    struct border_step took = {.rows = s->rows, .at = border_choose(&d->border, s->rows)};
+    const double link = streams ? stream->link : 0, waited = streams ? stream->waited : 0;
+    struct step step = *s;
+    step.border = took.at;
+    if (split_segments(d, r, &step, &took.cpu, e)) {
+        d->stream_rows = streams ? UINT32_MAX : d->stream_rows; /* it may not have recovered */
+        return -1;
     }
-    d->base.sent += streams ? d->sent : 0;
-    if (s->rows >= STREAM_ROWS_LEAST) {
-        double took = (clock_now() - began) / (streams ? 1 : s->rows);
-        r->seconds = r->seconds > 0 && r->seconds < took ? r->seconds : took;
+    took.seconds = clock_now() - began;
+    if (streams) {
+        d->base.sent += split_sent(d, took.at);
+        took.link = stream->link - link;
+        took.waited = stream->waited - waited;
     }
+    split_learn(d, r, s, took);
     return 0;
 }
 

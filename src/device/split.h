@@ -5,6 +5,7 @@
  *
  * Prompts may go another way (plan_stream in plan.h): the weights of the rest are sent to the card, and its products are
  * computed there, where that takes less time. The rest keeps its KV and attention, so decode finds everything in place.
+ * Experts are divided between both, so that the rest computes while weights are on their way (border.h).
  *
  * place.h decides where operations run; the tests cut plans anywhere, on two CPU devices. */
 #pragma once
@@ -17,6 +18,10 @@ struct split_devices {
         *stream; /* computes products of the rest for prompts, with weights that are sent to it; NULL: none */
     uint32_t stream_rows; /* from this many rows on; 0 = from as many as measurement says */
 };
+
+/* From the next step on, `experts` of each operation are sent to the streaming device, and the rest computes the others.
+ * Without it, measurement says how many (border.h). d: what split_open opened. */
+void split_fix_border(struct device *d, uint32_t experts);
 
 /* Takes all of them over, also when it fails. */
 int split_open(struct device **out, const struct split_devices *of, struct err *e);

@@ -10,12 +10,17 @@
 #include "model/lora.h"
 
 #include <dirent.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { TOKENS = 40, CHUNK = 7 };
 
+/* What divides experts in the steps of a run. */
+enum { BORDER_MOVES = UINT32_MAX - 1 };
+
 struct opened {
+    struct device *moving; /* a device whose border is another one in each step */
     struct store *store;
     struct model *model;
     struct adapter_mix mix; /* of the run */
@@ -53,19 +58,28 @@ static void keep_row(void *arg, uint32_t pos, const float *row)
 {
     struct opened *o = arg;
     uint32_t width = o->model->plan.out_width;
+    if (o->moving && pos % CHUNK == 0) /* of the next step */
+        split_fix_border(o->moving, pos * 5 / CHUNK % 7);
     memcpy(o->got + (size_t)pos * width, row, width * sizeof *row);
 }
 
-/* With a third device steps of a whole chunk stream the weights of the rest to it; the last, shorter one does not. */
-static struct device *open_split(bool streams)
+/* With a third device steps of a whole chunk stream the weights of the rest to it; the last, shorter one does not. The rest
+ * computes no experts of such steps. */
+static struct device *open_split_as(bool streams, const struct device_options *as)
 {
     struct err e = {0};
     struct device *d;
     struct split_devices of = {.stream_rows = CHUNK};
-    if (cpu_open(&of.main, &plain, &e) || cpu_open(&of.rest, &plain, &e) ||
-        (streams && cpu_open(&of.stream, &plain, &e)) || split_open(&d, &of, &e))
+    if (cpu_open(&of.main, as, &e) || cpu_open(&of.rest, as, &e) ||
+        (streams && cpu_open(&of.stream, as, &e)) || split_open(&d, &of, &e))
         fail_msg("%s", e.text);
+    split_fix_border(d, UINT32_MAX);
     return d;
+}
+
+static struct device *open_split(bool streams)
+{
+    return open_split_as(streams, &plain);
 }
 
 static int run(struct opened *o, struct device *d, struct err *e)
@@ -177,6 +191,80 @@ static void adapters_in_two_parts(void **state)
     }
 }
 
+static const struct device_options exact = {.threads = 2, .exact = true};
+
+/* The largest difference of a row of results, as a part of the row's length. */
+static double distance(const struct opened *o)
+{
+    const uint32_t width = o->model->plan.out_width;
+    double most = 0;
+    for (uint32_t r = 0; r < TOKENS; r++) {
+        double d = 0, s = 0;
+        for (size_t i = (size_t)r * width; i < (size_t)(r + 1) * width; i++) {
+            d += ((double)o->got[i] - o->want[i]) * ((double)o->got[i] - o->want[i]);
+            s += (double)o->want[i] * o->want[i];
+        }
+        most = fmax(most, sqrt(d / s));
+    }
+    return most;
+}
+
+static void run_divided(struct opened *o, const char *name, uint32_t border)
+{
+    struct err e = {0};
+    struct device *d = open_split_as(true, &exact);
+    memset(o->got, 0, (size_t)TOKENS * o->model->plan.out_width * sizeof *o->got);
+    o->moving = border == BORDER_MOVES ? d : NULL;
+    split_fix_border(d, border == BORDER_MOVES ? 3 : border);
+    if (run(o, d, &e))
+        fail_msg("%s, border %u: %s", name, border, e.text);
+    o->moving = NULL;
+    if (!(distance(o) < 1e-4))
+        fail_msg("%s, border %u: results differ by %g from those of one device", name, border, distance(o));
+    d->ops->close(d);
+}
+
+/* Experts that the rest and the streaming device divide, wherever the border is: the choice and its weights are the same on
+ * both sides. Only their sums are in another order. */
+static void experts_are_divided(void **state)
+{
+    (void)state;
+    DIR *dir = opendir("test/data/arch");
+    uint32_t found = 0;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        struct opened o;
+        struct err e = {0};
+        struct device *one;
+        uint32_t experts = 0;
+        if (entry->d_name[0] == '.')
+            continue;
+        open_model(&o, entry->d_name);
+        struct plan *p = &o.model->plan;
+        for (uint32_t i = 0; i < p->count; i++) {
+            p->ops[i].device = p->ops[i].kind == OP_MOE;
+            experts = p->ops[i].device ? p->ops[i].moe.experts : experts;
+        }
+        if (experts) {
+            assert_int_equal(cpu_open(&one, &exact, &e), 0);
+            if (run(&o, one, &e))
+                fail_msg("%s: %s", entry->d_name, e.text);
+            one->ops->close(one);
+            memcpy(o.want, o.got, (size_t)TOKENS * p->out_width * sizeof *o.want);
+            const uint32_t borders[] = {0, 1, experts / 2, experts - 1, experts, BORDER_MOVES};
+            for (size_t i = 0; i < sizeof borders / sizeof *borders; i++)
+                run_divided(&o, entry->d_name, borders[i]);
+            for (uint32_t i = 0; i < p->count; i++) /* all layers on the rest */
+                p->ops[i].device = p->ops[i].kind != OP_LOGITS;
+            run_divided(&o, entry->d_name, experts / 2);
+            found++;
+        }
+        close_model(&o);
+    }
+    closedir(dir);
+    assert_true(found >= 10);
+}
+
 static void keys_stay_with_attention(void **state)
 {
     (void)state;
@@ -280,8 +368,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_family_in_two_parts), cmocka_unit_test(adapters_in_two_parts),
-        cmocka_unit_test(keys_stay_with_attention),  cmocka_unit_test(pages_have_both_parts),
-        cmocka_unit_test(layers_as_they_fit),
+        cmocka_unit_test(experts_are_divided),       cmocka_unit_test(keys_stay_with_attention),
+        cmocka_unit_test(pages_have_both_parts),     cmocka_unit_test(layers_as_they_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
