@@ -118,9 +118,10 @@ static void route_segments(struct split_way *r, const struct plan *p)
     }
 }
 
+/* A device that holds the last version: the rest where it does, whose memory is the host's. */
 static uint32_t holder_of(uint8_t have)
 {
-    uint32_t device = 0;
+    uint32_t device = have >> SPLIT_REST & 1 ? SPLIT_REST : 0;
     while (!(have >> device & 1))
         device++;
     return device;
@@ -350,7 +351,13 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
 
 /* ---- a step ---- */
 
-/* Rows pass through host memory: that of the rest itself, or where neither device has any, ours. */
+static float *host_rows(struct device *part, uint32_t buffer)
+{
+    return part->ops->host_rows ? part->ops->host_rows(part, buffer) : NULL;
+}
+
+/* Rows pass through host memory: that of the rest where it has any, which may be pinned (its own rows of that buffer are
+ * older ones), else ours. */
 static int split_pass(struct split *d, const struct split_way *r, const struct segment *s, uint32_t rows,
                       struct err *e)
 {
@@ -358,11 +365,12 @@ static int split_pass(struct split *d, const struct split_way *r, const struct s
     for (uint32_t i = s->crossing; i < s->crossing + s->crossings; i++) {
         uint32_t buffer = r->crossing[i].buffer;
         struct device *from = d->part[r->crossing[i].from];
-        float *there = to->ops->host_rows ? to->ops->host_rows(to, buffer) : NULL,
-              *here = from->ops->host_rows ? from->ops->host_rows(from, buffer) : NULL;
+        float *there = host_rows(to, buffer), *here = host_rows(from, buffer),
+              *between = host_rows(d->part[SPLIT_REST], buffer);
+        between = here ? here : between ? between : d->host;
         if (there ? from->ops->read_rows(from, buffer, rows, there, e)
-                  : (!here && from->ops->read_rows(from, buffer, rows, d->host, e)) ||
-                        to->ops->write_rows(to, buffer, rows, here ? here : d->host, e))
+                  : (!here && from->ops->read_rows(from, buffer, rows, between, e)) ||
+                        to->ops->write_rows(to, buffer, rows, between, e))
             return -1;
     }
     return 0;
