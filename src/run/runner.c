@@ -196,7 +196,11 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     if (!o->device_options.exact && cuda_open(&of.stream, &sent, &none))
         of.stream = NULL;
     r->device = NULL; /* the split owns all of them now */
-    return split_open(&r->device, &of, e);
+    if (split_open(&r->device, &of, e))
+        return -1;
+    if (o->sent_fixed)
+        split_fix_border(r->device, o->sent_experts);
+    return 0;
 }
 
 /* Sets the number of pages and of slots of state. */

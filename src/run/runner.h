@@ -39,6 +39,9 @@ struct runner_options {
     uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
     /* Rows from which on weights that are not on the GPU are sent there; 0 = by measurement. */
     uint32_t stream_rows;
+    /* Experts of each operation whose weights are sent, while the CPU computes the others; by measurement, unless fixed. */
+    bool sent_fixed;
+    uint32_t sent_experts;
     bool kv_whole; /* all pages have memory from the start */
     /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
      * 0 = none. Where memory is short there are fewer. */

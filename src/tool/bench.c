@@ -31,6 +31,9 @@ static const struct arg_option bench_options[] = {
     {"batch", 'b', ARG_TEXT, "N,N", "streams at once when generating (default: 1)", 0, 0},
     {"logits", 0, ARG_FLAG, NULL,
      "copy all logits to the host after each step (default: a card chooses tokens)", 0, 0},
+    {"sent-experts", 0, ARG_INT, "N",
+     "with --cpu-moe: experts of a layer that prompts send to the card (default: by measurement)", 0,
+     1 << 16},
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
     {"streams", 0, ARG_TEXT, "N,N", "instead: N concurrent requests through the engine", 0, 0},
     {"read", 0, ARG_INT, "N",
@@ -59,7 +62,8 @@ struct bench_test {
     double tok_s, spread;      /* median, and (p75 - p25) / median */
     double gb_s, gop_s, share; /* share of the machine's limit with this number of threads */
     double link, rest,
-        card; /* of two devices: shares of the link's bandwidth, of the CPU's and of the card's limits */
+        card;    /* of two devices: shares of the link's bandwidth, of the CPU's and of the card's limits */
+    double sent; /* bytes of weights, in a step */
     int threads;
     struct probe probe;
 };
@@ -197,8 +201,8 @@ static double bench_wall(const struct bench *b)
 }
 
 /* Two devices that share a model: decode waits for one, then for the other; prompts send weights of the CPU to the card
- * where that is faster, and the link or the card is the limit. `seconds` of a step, in which `sent` bytes went over the
- * link. */
+ * where that is faster, and the link, the card or the CPU, which computes with those that are not sent, is the limit.
+ * `seconds` of a step, in which `sent` bytes went over the link. */
 static void bench_walls(const struct bench *b, struct bench_test *t, const struct step_cost *c,
                         double seconds, double sent)
 {
@@ -206,12 +210,13 @@ static void bench_walls(const struct bench *b, struct bench_test *t, const struc
         t->card = c->bytes[0] / b->card_probe.read / seconds;
         t->rest = c->bytes[1] / b->probe.read / seconds;
     } else {
-        double card = c->flops[0] + (sent > 0 ? c->flops[1] : 0);
-        t->card = card / b->card_probe.int8 / seconds;
-        t->rest = sent > 0 ? 0 : c->flops[1] / bench_wall(b) / seconds;
+        const double moved = c->bytes[1] > 0 ? fmin(1, sent / c->bytes[1]) : 0;
+        t->card = (c->flops[0] + moved * c->flops[1]) / b->card_probe.int8 / seconds;
+        t->rest = (1 - moved) * c->flops[1] / bench_wall(b) / seconds;
         t->link = sent / b->link / seconds;
+        t->sent = sent;
     }
-    t->share = sent > 0 ? fmax(t->link, t->card) : t->card + t->rest;
+    t->share = sent > 0 ? fmax(t->link, fmax(t->card, t->rest)) : t->card + t->rest;
 }
 
 static int bench_measure(struct bench *b, struct bench_test *t, struct progress *bar, struct err *e)
@@ -285,6 +290,8 @@ static void bench_json(const struct bench *b, struct buf *out)
             json_num(&j, t->rest);
             json_key(&j, "card_share");
             json_num(&j, t->card);
+            json_key(&j, "sent_gb");
+            json_num(&j, 1e-9 * t->sent);
         }
         json_end(&j, '}');
     }
@@ -316,6 +323,8 @@ static void bench_table(const struct bench *b, struct buf *out)
         if (b->link > 0)
             buf_printf(out, ": link %.1f%%, CPU %.1f%%, card %.1f%%", 100 * t->link, 100 * t->rest,
                        100 * t->card);
+        if (t->sent > 0)
+            buf_printf(out, "; %.2f GB sent a step", 1e-9 * t->sent);
         buf_char(out, '\n');
     }
 }
@@ -328,6 +337,8 @@ static int bench_open(struct bench *b, int threads, struct err *e)
     b->batches = bench_most(&b->batch);
     if (!b->batches || !longest)
         return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
+    o.runner.sent_fixed = args_has(b->a, "sent-experts");
+    o.runner.sent_experts = (uint32_t)args_int(b->a, "sent-experts", 0);
     o.runner.ctx = longest + 1;
     o.runner.seqs = b->batches;
     if (load_model(&b->session, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
