@@ -31,6 +31,7 @@ struct device_options {
     bool fp8;           /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
     bool no_parity;     /* CUDA: skip the parity gate */
     bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
+    uint64_t pin_most; /* and so many bytes of them may be pinned where they are; 0 = none */
 };
 
 /* How KV is stored. Page 0 of every group is trash: padded rows write there, and it is never read. */

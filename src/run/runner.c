@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/size.h"
 #include "device/split.h"
+#include "run/memory.h"
 #include "run/ranks.h"
 #include "run/seq_images.h"
 #include "run/seq_state.h"
@@ -178,6 +179,26 @@ struct op_bytes {
 enum { RUNNER_STREAMED = 4 }; /* operations whose weights are on the card at once, where these are large */
 #define RUNNER_STREAM_BYTES ((uint64_t)1 << 30) /* and what they take where they are small */
 
+static void add_bytes(void *arg, weight_id *id)
+{
+    struct op_bytes *b = arg;
+    b->sum += weight_bytes(&b->weights->all[*id]);
+}
+
+/* Bytes of the CPU's weights that may be pinned for the card: all of them, beside what the CPU repacks of them, where that
+ * leaves an eighth of the memory; or none. */
+static uint64_t runner_pin(const struct plan *plan, const struct weights *weights, bool no_repack)
+{
+    struct op_bytes rest = {.weights = weights};
+    struct memory m;
+    memory_read(&m);
+    for (uint32_t i = 0; i < plan->count; i++)
+        if (plan->ops[i].device)
+            plan_each_weight(&plan->ops[i], add_bytes, &rest);
+    const uint64_t need = (no_repack ? 1 : 2) * rest.sum + m.total / 8;
+    return need < m.available ? rest.sum + rest.sum / 8 : 0; /* whole pages, and those between */
+}
+
 /* Opens the CPU beside a GPU, for the layers that are not on the GPU. Activations are rounded by the size of
  * the whole model. */
 static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
@@ -191,6 +212,7 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     if (cpu_open(&of.rest, &rest, e))
         return -1;
     sent.streamed = true;
+    sent.pin_most = o->no_pin ? 0 : runner_pin(r->plan, weights, rest.no_repack);
     sent.memory = sent.copies = 0;
     sent.fp8 = false;
     if (!o->device_options.exact && cuda_open(&of.stream, &sent, &none))
@@ -268,12 +290,6 @@ static struct runner_options runner_sized(struct runner *r, const struct runner_
     r->most_outs = o->outs ? o->outs : r->most_seqs;
     r->most_outs = r->most_outs < r->chunk ? r->most_outs : r->chunk;
     return sized;
-}
-
-static void add_bytes(void *arg, weight_id *id)
-{
-    struct op_bytes *b = arg;
-    b->sum += weight_bytes(&b->weights->all[*id]);
 }
 
 /* What streaming weights of layers that do not fit takes (device/split.h): scratch, and room for some operations. Where that

@@ -107,18 +107,23 @@ static void pass(struct fixture *f, uint32_t border, uint32_t from)
     }
 }
 
-static void begin(struct fixture *f, int threads)
+static void begin(struct fixture *f, int threads, uint64_t pin, int refusal)
 {
     struct err e = {0};
     if (!gpu_blob(0)) {
         print_message("skipped: this build has no CUDA kernels\n");
         skip();
     }
-    *fake = (struct fake_cuda){
-        .version = 13000, .cards = 1, .major = 9, .memory = (size_t)4 << 30, .launched = repack};
+    *fake = (struct fake_cuda){.version = 13000,
+                               .cards = 1,
+                               .major = 9,
+                               .memory = (size_t)4 << 30,
+                               .launched = repack,
+                               .register_result = refusal};
     driver_set_library(FAKE_CUDA);
     build(f);
-    if (!(f->gpu = gpu_open(0, 0, &e)) || sender_open(&f->sender, f->gpu, &f->plan, &f->weights, threads, &e))
+    const struct device_options o = {.threads = threads, .pin_most = pin};
+    if (!(f->gpu = gpu_open(0, 0, &e)) || sender_open(&f->sender, f->gpu, &f->plan, &f->weights, &o, &e))
         fail_msg("%s", e.text);
 }
 
@@ -140,7 +145,7 @@ static void borders_change(void **state)
     for (int threads = 1; threads <= 3; threads++) {
         struct fixture f;
         uint32_t random = 7;
-        begin(&f, threads);
+        begin(&f, threads, threads == 2 ? UINT64_MAX : 0, 0);
         for (int i = 0; i < 40; i++) {
             random = random * 1664525 + 1013904223;
             pass(&f, i < 4 ? EXPERTS : random >> 16, 0);
@@ -155,7 +160,7 @@ static void less_is_sent(void **state)
 {
     (void)state;
     struct fixture f;
-    begin(&f, 2);
+    begin(&f, 2, 0, 0);
     for (int i = 0; i < 3; i++)
         pass(&f, 5, 0);
     const uint64_t before = repacked;
@@ -166,11 +171,27 @@ static void less_is_sent(void **state)
     end(&f);
 }
 
+/* All of it is pinned once it has been sent, and given back; or nothing, where it is too much or the driver refuses. */
+static void weights_are_pinned(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct fixture f;
+        begin(&f, 2, way == 1 ? 1 << 20 : UINT64_MAX, way == 2 ? 801 : 0);
+        for (int i = 0; i < 4; i++)
+            pass(&f, EXPERTS, 0);
+        assert_true(way || __atomic_load_n(&fake->pinned, __ATOMIC_RELAXED) > 2 * UPLOAD_SLOTS);
+        assert_true(way ? !sender_pinned(f.sender) : sender_pinned(f.sender) > 20 << 20);
+        end(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_change),
         cmocka_unit_test(less_is_sent),
+        cmocka_unit_test(weights_are_pinned),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -178,7 +178,9 @@ int cuMemHostRegister_v2(void *p, size_t bytes, unsigned f)
     (void)p;
     (void)bytes;
     (void)f;
-    S.pinned++;
+    if (S.register_result)
+        return S.register_result;
+    __atomic_add_fetch(&S.pinned, 1, __ATOMIC_RELAXED);
     return OK;
 }
 
@@ -222,7 +224,7 @@ int cuLaunchKernelEx(const void *how, void *f, void **args, void **extra)
     (void)extra;
     if (S.launched)
         S.launched(how, args[0]); /* the grid comes first there */
-    S.launches++;
+    __atomic_add_fetch(&S.launches, 1, __ATOMIC_RELAXED);
     return S.launch_result;
 }
 
@@ -388,7 +390,7 @@ int cuEventRecord(void *e, void *s);
 int cuEventRecord(void *e, void *s)
 {
     (void)s;
-    const unsigned n = S.records++;
+    const unsigned n = __atomic_fetch_add(&S.records, 1, __ATOMIC_RELAXED);
     *(float *)e = FAKE_TICK_MS * (float)(n % 2 ? n + 4 : n);
     return OK;
 }

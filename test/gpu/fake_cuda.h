@@ -8,7 +8,7 @@
 struct fake_cuda {
     int version, cards, major, minor;
     size_t memory, used; /* bytes of the card */
-    int launch_result, sync_result, module_result, alloc_result;
+    int launch_result, sync_result, module_result, alloc_result, register_result;
     int launches, graphs, allocations, pinned;
     unsigned records; /* of events */
     int maps;         /* of memory behind reserved addresses, so far */

@@ -256,7 +256,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
     d->buffers = p->buffers;
     if (shape_device(d, p, d->source, &(struct device_shape){kv, max_rows, max_seqs, max_outs}, &sizes, e))
         return -1;
-    if (d->options.streamed && sender_open(&d->sender, d->g, p, d->source, d->options.threads, e))
+    if (d->options.streamed && sender_open(&d->sender, d->g, p, d->source, &d->options, e))
         return -1;
     d->cache.no_graphs = d->sender != NULL;
     d->cache.most = p->part ? GRAPHS_MOST : GRAPHS_WHOLE;
@@ -643,6 +643,9 @@ static void cuda_describe(const struct device *base, struct buf *out)
     snprintf(name, sizeof name, "cuda:%d (%s)%s", d->options.index, d->g->profile.name,
              d->sender ? " for prompts, with weights of the CPU's layers" : "");
     device_say(base, name, d->plan, out);
+    if (d->sender && sender_pinned(d->sender))
+        buf_printf(out, "  pinned in the machine's memory as prompts first send it: %.2f GB\n",
+                   1e-9 * (double)sender_pinned(d->sender));
     if (d->copies.bytes)
         buf_printf(out, "  decoded for prompts: %.2f of %.2f GB, until KV needs the memory (--gpu-copies)\n",
                    1e-9 * (double)copies_bytes(&d->copies), 1e-9 * (double)d->copies.bytes);

@@ -30,7 +30,8 @@ struct sender {
     struct gpu *g;              /* the card, whose stream computes */
     struct gpu copies, repacks; /* the same with a stream for copies, and with one for what follows them */
     const struct weights *w;
-    struct mat *mat; /* (weights.count) */
+    struct mat *mat;       /* (weights.count) */
+    struct pinned *pinned; /* or NULL: all weights go through slots */
     struct sender_room room[SENDER_ROOMS_MOST];
     uint64_t room_bytes;
     uint32_t rooms;
@@ -201,7 +202,7 @@ static bool take_job(struct sender *s, struct upload_job *job, uint64_t *number)
 }
 
 /* Sends a filled slot, in the order of rooms: the first job of an operation waits until its room is unused. */
-static int send_job(struct sender *s, const struct upload_slot *slot, const struct upload_job *job,
+static int send_job(struct sender *s, const struct upload_slot *slot, const struct upload_item *of,
                     uint64_t number, struct err *e)
 {
     struct gpu *g = &s->repacks;
@@ -214,8 +215,7 @@ static int send_job(struct sender *s, const struct upload_slot *slot, const stru
     if (!r->timed && gpu_check(g, g->cu->event_record(r->from, s->copies.stream), "sending weights", e))
         return -1;
     r->timed = true;
-    if (upload_send(&s->copies, g, slot,
-                    &(struct upload_item){&s->w->all[job->weight], &s->mat[job->weight], job}, e))
+    if (upload_send(&s->copies, g, slot, of, e))
         return -1;
     if (--r->left)
         return 0;
@@ -227,29 +227,42 @@ static int send_job(struct sender *s, const struct upload_slot *slot, const stru
                : 0;
 }
 
+/* Sends one job. The lock is held, but for what takes long. */
+static void run_job(struct sender *s, const struct upload_slot *slot, const struct upload_job *job,
+                    uint64_t number)
+{
+    const struct weight *w = &s->w->all[job->weight];
+    const struct pinned_range range = upload_range(w, job);
+    const bool can = s->pinned && range.bytes, there = can && pinned_has(s->pinned, range);
+    struct err e = {0};
+    pthread_mutex_unlock(&s->lock);
+    int bad = gpu_check(&s->copies, s->g->cu->event_sync(slot->done), "sending weights", &e);
+    if (!bad && !there)
+        upload_fill(slot, w, job);
+    pthread_mutex_lock(&s->lock); /* the stream takes one at a time */
+    const struct upload_item of = {w, &s->mat[job->weight], job, there ? s->pinned : NULL};
+    if (bad || send_job(s, slot, &of, number, &e))
+        s->error = s->error.code ? s->error : e;
+    if (!--s->busy && s->holding)
+        pthread_cond_broadcast(&s->changed);
+    advance(s);
+    if (can && !there) { /* for the steps that follow */
+        pthread_mutex_unlock(&s->lock);
+        pinned_take(s->pinned, range);
+        pthread_mutex_lock(&s->lock);
+    }
+}
+
 static void *sender_thread(void *arg)
 {
     struct sender_worker *worker = arg;
     struct sender *s = worker->of;
-    const struct driver *cu = s->g->cu;
     struct upload_job job;
     uint64_t number;
-    cu->context_set(s->g->context);
+    s->g->cu->context_set(s->g->context);
     pthread_mutex_lock(&s->lock);
-    for (uint32_t turn = 0; take_job(s, &job, &number); turn = (turn + 1) % UPLOAD_SLOTS) {
-        struct upload_slot *slot = &worker->slot[turn];
-        struct err e = {0};
-        pthread_mutex_unlock(&s->lock);
-        int bad = gpu_check(&s->copies, cu->event_sync(slot->done), "sending weights", &e);
-        if (!bad)
-            upload_fill(slot, &s->w->all[job.weight], &job);
-        pthread_mutex_lock(&s->lock); /* the stream takes one at a time */
-        if (bad || send_job(s, slot, &job, number, &e))
-            s->error = s->error.code ? s->error : e;
-        if (!--s->busy && s->holding)
-            pthread_cond_broadcast(&s->changed);
-        advance(s);
-    }
+    for (uint32_t turn = 0; take_job(s, &job, &number); turn = (turn + 1) % UPLOAD_SLOTS)
+        run_job(s, &worker->slot[turn], &job, number);
     pthread_mutex_unlock(&s->lock);
     return NULL;
 }
@@ -322,8 +335,27 @@ static int start_threads(struct sender *s, int threads, struct err *e)
     return 0;
 }
 
+/* What may be pinned is all that jobs send, or nothing. */
+static void open_pinned(struct sender *s, uint64_t most)
+{
+    const uint32_t jobs = s->first[s->count];
+    struct pinned_range *range = most ? mem_alloc(jobs ? jobs : 1, sizeof *range) : NULL;
+    size_t n = 0;
+    for (uint32_t i = 0; range && i < jobs; i++) {
+        range[n] = upload_range(&s->w->all[s->jobs[i].job.weight], &s->jobs[i].job);
+        n += range[n].bytes > 0;
+    }
+    s->pinned = range ? pinned_open(s->g, range, n, most) : NULL;
+    mem_free(range);
+}
+
+uint64_t sender_pinned(const struct sender *s)
+{
+    return pinned_bytes(s->pinned);
+}
+
 int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const struct weights *w,
-                int threads, struct err *e)
+                const struct device_options *o, struct err *e)
 {
     struct sender *s = mem_zalloc(1, sizeof *s);
     *out = s;
@@ -339,7 +371,10 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
     s->count = (p->count + s->rooms - 1) / s->rooms * s->rooms;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    return take_rooms(s, e) || make_tables(s, p, e) || start_threads(s, upload_threads(threads), e) ? -1 : 0;
+    if (take_rooms(s, e) || make_tables(s, p, e))
+        return -1;
+    open_pinned(s, o->pin_most);
+    return start_threads(s, upload_threads(o->threads), e);
 }
 
 void sender_close(struct sender *s)
@@ -362,6 +397,7 @@ void sender_close(struct sender *s)
     for (int t = 0; t < UPLOAD_THREADS; t++)
         for (int i = 0; i < UPLOAD_SLOTS; i++)
             upload_slot_close(&s->worker[t].slot[i], g);
+    pinned_close(s->pinned);
     for (uint32_t i = 0; i < s->rooms; i++) {
         void *const events[] = {s->room[i].ready, s->room[i].unused, s->room[i].from, s->room[i].to};
         gpu_free(g, s->room[i].at, s->room_bytes);

@@ -1,6 +1,7 @@
-/* Weights that stay in host memory. An operation's are sent to the card when it runs: threads copy them from the file into
- * pinned slots, a stream of its own sends them, another repacks them, and some operations ahead of the one that computes
- * they wait in a room; operations use the rooms in turn. The operations of a plan are run in order, again and again.
+/* Weights that stay in host memory. An operation's are sent to the card when it runs: it reads them from the file's memory
+ * where that is pinned (pinned.h), else threads copy them into pinned slots. A stream of its own sends them, another repacks
+ * them, and some operations ahead of the one that computes they wait in a room; operations use the rooms in turn. The
+ * operations of a plan are run in order, again and again.
  *
  * Of experts that are divided (op_moe.side) those below the border are sent, to the places that they have among all. The
  * border may be another in every step. Operations whose weights are here already have those below the border of then: where
@@ -18,9 +19,11 @@ struct sender;
 uint64_t sender_bytes(const struct plan *p, const struct weights *w, int threads);
 /* Places every weight in its room (mat: (weights.count)), and starts the threads. */
 int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const struct weights *w,
-                int threads, struct err *e);
+                const struct device_options *o, struct err *e);
 void sender_close(struct sender *s);
 const struct mat *sender_mats(const struct sender *s);
+/* Bytes of host memory that are pinned by and by, beside the slots. */
+uint64_t sender_pinned(const struct sender *s);
 /* What steps took so far because of experts that are divided, in seconds: weights were on the link, and were waited for. */
 struct sender_times {
     double link, waited;

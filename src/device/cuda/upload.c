@@ -188,12 +188,22 @@ void upload_fill(const struct upload_slot *s, const struct weight *w, const stru
         fill_rows(s, w, from + m * w->each_bytes, s->host + m * j->rows * source_row(w), j->rows);
 }
 
+struct pinned_range upload_range(const struct weight *w, const struct upload_job *j)
+{
+    const bool alike = !is_vector(w) && layout_for(w->type) != FMT_NONE && w->row_bytes == source_row(w) &&
+                       (j->matrices == 1 || w->each_bytes == w->rows * w->row_bytes);
+    return (struct pinned_range){w->data + j->matrix * w->each_bytes + j->first * w->row_bytes,
+                                 alike ? (size_t)j->matrices * j->rows * w->row_bytes : 0};
+}
+
 /* A copy that another stream waits for. */
-static int send_bytes(struct gpu *g, struct gpu *then, const struct upload_slot *s, size_t bytes,
-                      struct err *e)
+static int send_bytes(struct gpu *g, struct gpu *then, const struct upload_slot *s,
+                      const struct upload_item *of, size_t bytes, struct err *e)
 {
     const struct driver *cu = g->cu;
-    if (gpu_check(g, cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e))
+    if (of->pinned
+            ? pinned_send(of->pinned, g, s->device, upload_range(of->weight, of->job), e)
+            : gpu_check(g, cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e))
         return -1;
     return g->stream != then->stream &&
                    (gpu_check(g, cu->event_record(s->copied, g->stream), "uploading weights", e) ||
@@ -227,7 +237,8 @@ int upload_send(struct gpu *g, struct gpu *repack, const struct upload_slot *s, 
                             .n = j->rows,
                             .k = w->cols};
     struct gpu_grid grid = gpu_grid(gpu_blocks(a.bytes, 16 * 256), j->matrices, 1, 256, 0);
-    return send_bytes(g, repack, s, j->matrices * bytes, e) || gpu_launch(repack, K_REPACK, grid, &a, e) ||
+    return send_bytes(g, repack, s, of, j->matrices * bytes, e) ||
+                   gpu_launch(repack, K_REPACK, grid, &a, e) ||
                    gpu_check(g, g->cu->event_record(s->done, repack->stream), "uploading weights", e)
                ? -1
                : 0;
@@ -255,8 +266,9 @@ static void load_worker(void *arg, int worker, int workers)
         pthread_mutex_lock(&l->lock); /* the stream takes one at a time */
         if (!bad)
             bad = upload_send(g, g, s,
-                              &(struct upload_item){&l->w->all[l->jobs[i].weight],
-                                                    &l->u->mat[l->jobs[i].weight], &l->jobs[i]},
+                              &(struct upload_item){.weight = &l->w->all[l->jobs[i].weight],
+                                                    .mat = &l->u->mat[l->jobs[i].weight],
+                                                    .job = &l->jobs[i]},
                               &e);
         if (bad && !l->error.code)
             l->error = e;
@@ -272,7 +284,9 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
     if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
         !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
         gpu_check(g, g->cu->event_create(&s->copied, CU_EVENT_NO_TIMING), "making an event", e) ||
-        gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING), "making an event", e))
+        /* who waits for it leaves its core to others */
+        gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING | CU_EVENT_SLEEP), "making an event",
+                  e))
         return -1;
     s->decoded = mem_alloc(widest, sizeof(float));
     return s->decoded ? 0 : err_memory(e, "the upload ring", widest * sizeof(float));

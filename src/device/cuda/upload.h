@@ -2,6 +2,7 @@
 #pragma once
 
 #include "device/cuda/gpu.h"
+#include "device/cuda/pinned.h"
 #include "device/device.h"
 
 struct upload {
@@ -38,6 +39,7 @@ struct upload_item {
     const struct weight *weight;
     const struct mat *mat;
     const struct upload_job *job;
+    const struct pinned *pinned; /* the bytes are there, and not in the slot; or NULL */
 };
 
 /* The most columns of a weight. */
@@ -46,6 +48,8 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
 void upload_slot_close(struct upload_slot *s, struct gpu *g);
 /* The jobs of one weight, in order; with NULL only how many there are. */
 uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs);
+/* The bytes of a job, where the card can take them as they are, one after the other; else none. */
+struct pinned_range upload_range(const struct weight *w, const struct upload_job *j);
 /* Copies the rows of a job into the slot. */
 void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j);
 /* Sends them to the GPU, and repacks them there: in the streams of g and of `repack`, which may be one. A copy never waits
