@@ -75,6 +75,13 @@ def test_experts_stay_on_the_cpu(quern, fake):
     assert "): experts of layers 0" in lines[1] and "attention" not in lines[1]
 
 
+def test_prompts_send_some_of_the_experts(quern, fake):
+    args = ["bench", MOE, "--device", "cuda", "--no-parity", "--cpu-moe", "-p", "64", "-n", "0", "-r", "1", "--json"]
+    none, two, all_of_them = (quern(*args, "--sent-experts", n, env=fake).json()[0]["sent_gb"] for n in ("0", "2", "999"))
+    assert 0 < none < two < all_of_them
+    assert none < quern(*args, "--no-pin", env=fake).json()[0]["sent_gb"] <= all_of_them
+
+
 def test_memory_that_does_not_suffice(quern, fake):
     done = quern("bench", TINY, "--device", "cuda", "--no-parity", "--gpu-memory", "1M", env=fake)
     assert done.code == 75 and "not one layer fits: the model needs " in done.err and "GB are free" in done.err

@@ -1,6 +1,7 @@
-/* On a card: a plan that the GPU and the CPU share gives what the GPU gives alone, cut after every layer and with the
- * experts apart; and the tokens that the card chooses are those of the plain oracle. `gpu_split quick` is a short form,
- * for compute-sanitizer, `gpu_split picks` the part of it that races could be in. Ends with 'N passed, N failed'. */
+/* On a card: a plan that the GPU and the CPU share gives what the GPU gives alone, cut after every layer, with the
+ * experts apart, and with experts that both divide at every kind of border; and the tokens that the card chooses are those
+ * of the plain oracle. `gpu_split quick` is a short form, for compute-sanitizer, `gpu_split picks` the part of it that races
+ * could be in. Ends with 'N passed, N failed'. */
 #include "oracle.h"
 #include "rig.h"
 
@@ -218,6 +219,164 @@ static void check_splits(bool exact)
     for (uint32_t i = 0; i < r.plan.count; i++)
         r.plan.ops[i].device = i + 1 == r.plan.count;
     check_split(&r, "the head on the CPU", want, exact);
+    mem_free(want);
+    rig_free(&r);
+}
+
+/* ---- experts that are divided ---- */
+
+enum { DIVIDED = 16, DIVIDED_USED = 4, DIVIDED_ROWS = 512 };
+
+enum expert_kind { EXPERTS_PLAIN, EXPERTS_GROUPS, EXPERTS_INPUT, EXPERTS_IDENTITY, EXPERT_KINDS };
+static const char *const kind_name[EXPERT_KINDS] = {"softmax", "sigmoid by groups, shared expert",
+                                                    "weights of inputs", "identities"};
+
+static weight_id divided_matrix(struct rig *r, uint32_t rows, uint32_t cols, enum expert_kind kind)
+{
+    static const uint32_t type[EXPERT_KINDS] = {DTYPE_Q4_K, DTYPE_Q8_0, DTYPE_Q6_K, DTYPE_F16};
+    return rig_matrix(r, type[kind], rows, cols, DIVIDED, 0.1f);
+}
+
+static void add_divided(struct rig *r, uint32_t layer, struct operand x, enum expert_kind kind)
+{
+    struct op_moe o = {.in = x,
+                       .norm = rig_norm(r, NORM_RMS, WIDTH),
+                       .gate = {.weight = divided_matrix(r, FFN, WIDTH, kind)},
+                       .up = {.weight = divided_matrix(r, FFN, WIDTH, kind)},
+                       .down = {.weight = divided_matrix(r, WIDTH, FFN, kind)},
+                       .act = ACT_SILU,
+                       .experts = DIVIDED,
+                       .used = DIVIDED_USED,
+                       .normalise = kind != EXPERTS_INPUT,
+                       .weight_scale = 1,
+                       .tail = {.scale = 0.5f, .residual = x, .out = x}};
+    o.identities = kind == EXPERTS_IDENTITY ? 5 : 0;
+    o.router = rig_linear(r, DTYPE_F32, DIVIDED + o.identities, WIDTH, kind == EXPERTS_PLAIN);
+    o.scale_input = kind == EXPERTS_INPUT;
+    if (kind == EXPERTS_GROUPS) {
+        o.gating = GATING_SIGMOID;
+        o.groups = 4;
+        o.groups_used = 2;
+        o.group_pair = true;
+        o.select_bias = rig_vector(r, DIVIDED, 0, 0.1f);
+        o.shared_gate = rig_linear(r, DTYPE_Q8_0, FFN, WIDTH, false);
+        o.shared_up = rig_linear(r, DTYPE_Q8_0, FFN, WIDTH, false);
+        o.shared_down = rig_linear(r, DTYPE_Q8_0, WIDTH, FFN, false);
+        o.shared_router = rig_matrix(r, DTYPE_F32, 1, WIDTH, 1, 0.1f);
+    }
+    plan_add(&r->plan, OP_MOE, layer)->moe = o;
+}
+
+/* A layer of attention and feed-forward between layers of experts. */
+static void build_divided(struct rig *r, enum expert_kind kind)
+{
+    struct operand x = plan_buffer(&r->plan, WIDTH), q = plan_buffer(&r->plan, HEADS * DIM),
+                   a = plan_buffer(&r->plan, HEADS * DIM);
+    r->vocab = 301;
+    plan_add(&r->plan, OP_EMBED, UINT32_MAX)->embed =
+        (struct op_embed){.table = rig_matrix(r, DTYPE_F16, 301, WIDTH, 1, 1), .scale = 1, .out = x};
+    add_divided(r, 0, x, kind);
+    add_layer(r, 2, x, q, a);
+    for (uint32_t l = 3; l < 6; l++)
+        add_divided(r, l, x, kind);
+    plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits =
+        (struct op_logits){.in = x, .norm = rig_norm(r, NORM_RMS, WIDTH), .scale = 1};
+    r->plan.out_width = WIDTH;
+    r->max_rows = DIVIDED_ROWS;
+    r->max_seqs = 16;
+}
+
+static const uint32_t divided_rows[] = {1, 2, 3, 16, 17, 64, 100, 512};
+enum { DIVIDED_STEPS = sizeof divided_rows / sizeof *divided_rows + 1, BORDER_MOVES = 99, BORDER_FREE = 100 };
+
+static int open_divided(struct device **out, uint32_t border, const struct device_options *o, struct err *e)
+{
+    struct split_devices of = {.stream_rows = 1};
+    struct device_options sent = *o;
+    sent.streamed = true;
+    sent.threads = 2;
+    sent.pin_most = border % 2 ? UINT64_MAX : 0; /* weights go either way */
+    if (device_open(&of.main, "cuda", o, e) || cpu_open(&of.rest, o, e) ||
+        device_open(&of.stream, "cuda", &sent, e) || split_open(out, &of, e))
+        return -1;
+    if (border != BORDER_FREE)
+        split_fix_border(*out, border);
+    return 0;
+}
+
+/* Prompts of each length, and one more chunk of the first; the card alone where alone. The bytes that were sent. */
+static float *run_divided(struct rig *r, bool alone, uint32_t border, bool exact, uint64_t *sent,
+                          struct err *e)
+{
+    struct device_options o = {.exact = exact, .no_parity = true};
+    const size_t width = r->plan.out_width;
+    float *all = mem_zalloc(DIVIDED_STEPS * DIVIDED_ROWS, width * sizeof *all);
+    if (!all || (!alone && open_divided(&r->device, border, &o, e)) ||
+        rig_open(r, alone ? "cuda" : NULL, &o, exact ? DTYPE_F32 : DTYPE_F16, 1024, e))
+        goto end;
+    for (uint32_t s = 0; s < DIVIDED_STEPS; s++) {
+        rig_begin(r);
+        rig_add(r, s + 1 < DIVIDED_STEPS ? s : 0, s + 1 < DIVIDED_STEPS ? divided_rows[s] : 40, true);
+        if (border == BORDER_MOVES)
+            split_fix_border(r->device, (s * 7 + 3) % (DIVIDED + 1));
+        const float *y = rig_run(r, e);
+        if (!y)
+            break;
+        memcpy(all + s * DIVIDED_ROWS * width, y, r->step.outs * width * sizeof *all);
+    }
+    *sent = r->device->sent;
+end:
+    rig_close(r);
+    if (e->code) {
+        mem_free(all);
+        all = NULL;
+    }
+    return all;
+}
+
+static void check_border(struct rig *r, const char *what, const float *want, uint32_t border, bool exact)
+{
+    const size_t n = (size_t)DIVIDED_ROWS * r->plan.out_width;
+    char name[128];
+    struct err e = {0};
+    uint64_t sent = 0;
+    float *got = run_divided(r, false, border, exact, &sent, &e);
+    snprintf(name, sizeof name, "%s, border %u%s", what, border, exact ? ", exact" : "");
+    if (!got) {
+        stop_at(name, &e);
+        return;
+    }
+    double most = 0;
+    for (uint32_t s = 0; s < DIVIDED_STEPS; s++) {
+        const double d = distance(got + s * n, want + s * n, n);
+        most = d <= most ? most : d; /* also where it is no number */
+    }
+    verdict(most < (exact ? 2e-5 : 2e-2) && sent, name, most);
+    mem_free(got);
+}
+
+static void check_divided(enum expert_kind kind, bool exact)
+{
+    static const uint32_t borders[] = {5, BORDER_FREE, 0, 1, DIVIDED - 1, DIVIDED, BORDER_MOVES};
+    const size_t count = quick ? 2 : sizeof borders / sizeof *borders;
+    struct rig r = {0};
+    struct err e = {0};
+    uint64_t sent = 0;
+    rig_seed(11 + (uint64_t)kind);
+    build_divided(&r, kind);
+    float *want = run_divided(&r, true, 0, exact, &sent, &e);
+    if (!want) {
+        stop_at("the GPU alone", &e);
+        return;
+    }
+    for (int place = 0; place < (quick ? 1 : 2); place++) { /* experts on the CPU, and all layers */
+        char name[96];
+        for (uint32_t i = 0; i < r.plan.count; i++)
+            r.plan.ops[i].device = place ? i + 1 < r.plan.count : r.plan.ops[i].kind == OP_MOE;
+        snprintf(name, sizeof name, "%s%s", kind_name[kind], place ? ", all layers on the CPU" : "");
+        for (size_t i = 0; i < count; i++)
+            check_border(&r, name, want, borders[i], exact);
+    }
     mem_free(want);
     rig_free(&r);
 }
@@ -468,6 +627,9 @@ int main(int argc, char **argv)
     if (!picks) {
         check_splits(true);
         check_splits(false);
+        for (int kind = 0; kind < EXPERT_KINDS; kind++)
+            for (int exact = 1; exact >= 0; exact--)
+                check_divided((enum expert_kind)kind, exact);
     }
     check_picks(1003);
     check_picks(quick ? 5000 : 128256);
