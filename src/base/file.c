@@ -136,8 +136,8 @@ int map_open(struct map *m, const char *path, struct err *e)
     if (st.st_size) {
         if (map_copies)
             p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        else
-            p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        else /* shared: of private pages that a driver pins, the system would make copies first */
+            p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED) {
             if (errno == ENOMEM)
                 err_memory(e, log_safe(path), (unsigned long long)st.st_size);
