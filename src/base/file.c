@@ -125,6 +125,25 @@ bool map_is_changed(const struct map *m)
     return watch_is_changed(m->watch);
 }
 
+static _Atomic bool some_private;
+
+bool map_all_shared(void)
+{
+    return !some_private;
+}
+
+/* Shared, since of private pages that a driver pins the system makes copies first; but some file systems have only those. */
+static void *map_file(int fd, size_t size)
+{
+    void *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p != MAP_FAILED || errno == ENOMEM)
+        return p;
+    p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p != MAP_FAILED)
+        some_private = true;
+    return p;
+}
+
 int map_open(struct map *m, const char *path, struct err *e)
 {
     struct stat st;
@@ -136,8 +155,8 @@ int map_open(struct map *m, const char *path, struct err *e)
     if (st.st_size) {
         if (map_copies)
             p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        else /* shared: of private pages that a driver pins, the system would make copies first */
-            p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+        else
+            p = map_file(fd, (size_t)st.st_size);
         if (p == MAP_FAILED) {
             if (errno == ENOMEM)
                 err_memory(e, log_safe(path), (unsigned long long)st.st_size);

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "codec/dtype.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
@@ -196,7 +197,8 @@ static uint64_t runner_pin(const struct plan *plan, const struct weights *weight
         if (plan->ops[i].device)
             plan_each_weight(&plan->ops[i], add_bytes, &rest);
     const uint64_t need = (no_repack ? 1 : 2) * rest.sum + m.total / 8;
-    return need < m.available ? rest.sum + rest.sum / 8 : 0; /* whole pages, and those between */
+    return need < m.available && map_all_shared() ? rest.sum + rest.sum / 8
+                                                  : 0; /* whole pages, and those between */
 }
 
 /* Opens the CPU beside a GPU, for the layers that are not on the GPU. Activations are rounded by the size of

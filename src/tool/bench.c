@@ -34,8 +34,6 @@ static const struct arg_option bench_options[] = {
     {"sent-experts", 0, ARG_INT, "N",
      "with --cpu-moe: experts of a layer that prompts send to the card (default: by measurement)", 0,
      1 << 16},
-    {"no-pin", 0, ARG_FLAG, NULL, "with --cpu-moe: weights that are sent are copied to pinned memory first",
-     0, 0},
     {"repeat", 'r', ARG_INT, "N", "how often each is measured (default: 5)", 1, BENCH_REPEATS_MOST},
     {"streams", 0, ARG_TEXT, "N,N", "instead: N concurrent requests through the engine", 0, 0},
     {"read", 0, ARG_INT, "N",
@@ -340,7 +338,6 @@ static int bench_open(struct bench *b, int threads, struct err *e)
     if (!b->batches || !longest)
         return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
     o.runner.sent_fixed = args_int(b->a, "sent-experts", -1) >= 0;
-    o.runner.no_pin = args_flag(b->a, "no-pin");
     o.runner.sent_experts = (uint32_t)args_int(b->a, "sent-experts", 0);
     o.runner.ctx = longest + 1;
     o.runner.seqs = b->batches;

@@ -17,6 +17,13 @@
         {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                        \
         {"gpu-copies", 0, ARG_BYTES, "SIZE", "of it for decoded weights, for many rows (default: most)", 0,  \
          1e15},                                                                                              \
+        {"no-pinned-weights",                                                                                \
+         0,                                                                                                  \
+         ARG_FLAG,                                                                                           \
+         NULL,                                                                                               \
+         "copy the CPU's weights for prompts on the GPU, pin none",                                          \
+         0,                                                                                                  \
+         0},                                                                                                 \
         {"prefill", 0, ARG_TEXT, "TYPE", "GPU: long prompts in f16 (default) or fp8: faster, less exact",    \
          0,         0},                                                                                      \
     {                                                                                                        \

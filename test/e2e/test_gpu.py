@@ -79,7 +79,7 @@ def test_prompts_send_some_of_the_experts(quern, fake):
     args = ["bench", MOE, "--device", "cuda", "--no-parity", "--cpu-moe", "-p", "64", "-n", "0", "-r", "1", "--json"]
     none, two, all_of_them = (quern(*args, "--sent-experts", n, env=fake).json()[0]["sent_gb"] for n in ("0", "2", "999"))
     assert 0 < none < two < all_of_them
-    assert none < quern(*args, "--no-pin", env=fake).json()[0]["sent_gb"] <= all_of_them
+    assert none < quern(*args, "--no-pinned-weights", env=fake).json()[0]["sent_gb"] <= all_of_them
 
 
 def test_memory_that_does_not_suffice(quern, fake):

@@ -340,7 +340,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* How far rows are apart at most, but for one of 20, and one more: where two experts are close, a row may have chosen another. */
+/* How far rows are apart at most, but for one of 20, and one more: where two experts are close, a row may have chosen
+ * another. */
 static double rows_apart(const float *a, const float *b, uint32_t rows, size_t width)
 {
     double each[DIVIDED_ROWS];

@@ -11,14 +11,14 @@
 enum { PIECE_NEW, PIECE_BUSY, PIECE_PINNED };
 
 /* Whole pages; pieces do not overlap, and are in order. */
-struct piece {
+struct pinned_piece {
     uintptr_t from, to;
     _Atomic int state;
 };
 
 struct pinned {
     struct gpu *g;
-    struct piece *piece; /* (count) */
+    struct pinned_piece *piece; /* (count) */
     size_t count;
     uint64_t bytes;
     _Atomic bool refused;
@@ -99,7 +99,7 @@ uint64_t pinned_bytes(const struct pinned *p)
 }
 
 /* The piece that an address is in; every range has been given to pinned_open. */
-static struct piece *piece_of(const struct pinned *p, uintptr_t at)
+static struct pinned_piece *piece_of(const struct pinned *p, uintptr_t at)
 {
     size_t low = 0, high = p->count;
     while (high - low > 1) {
@@ -122,7 +122,7 @@ void pinned_take(struct pinned *p, struct pinned_range r)
 {
     const uintptr_t end = (uintptr_t)r.from + r.bytes;
     for (uintptr_t at = (uintptr_t)r.from; at < end && !p->refused; at = piece_of(p, at)->to) {
-        struct piece *one = piece_of(p, at);
+        struct pinned_piece *one = piece_of(p, at);
         int new = PIECE_NEW;
         if (!atomic_compare_exchange_strong(&one->state, &new, PIECE_BUSY))
             continue;
