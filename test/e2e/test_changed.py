@@ -30,7 +30,8 @@ def write(path, at, data=None):
 
 def running(binary, copy, *more):
     """A run that has written its first byte."""
-    p = subprocess.Popen([binary, "run", copy, *STORY, *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p = subprocess.Popen([binary, "run", copy, *STORY, *more], bufsize=0, stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # communicate would miss what a buffer holds
     return p, p.stdout.read(1)
 
 
