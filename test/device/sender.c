@@ -146,7 +146,7 @@ static void borders_change(void **state)
         struct fixture f;
         uint32_t random = 7;
         begin(&f, threads, threads == 2 ? UINT64_MAX : 0, 0);
-        for (int i = 0; i < 40; i++) {
+        for (int i = 0; i < 16; i++) {
             random = random * 1664525 + 1013904223;
             pass(&f, i < 4 ? EXPERTS : random >> 16, 0);
             pass(&f, (random >> 8) % (EXPERTS + 2), random >> 24 & 1);
@@ -180,7 +180,7 @@ static void weights_are_pinned(void **state)
         begin(&f, 2, way == 1 ? 1 << 20 : UINT64_MAX, way == 2 ? 801 : 0);
         for (int i = 0; i < 4; i++)
             pass(&f, EXPERTS, 0);
-        assert_true(way || __atomic_load_n(&fake->pinned, __ATOMIC_RELAXED) > 2 * UPLOAD_SLOTS);
+        assert_true(way || fake->pinned > 2 * UPLOAD_SLOTS);
         assert_true(way ? !sender_pinned(f.sender) : sender_pinned(f.sender) > 20 << 20);
         end(&f);
     }

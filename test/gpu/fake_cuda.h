@@ -8,11 +8,12 @@
 struct fake_cuda {
     int version, cards, major, minor;
     size_t memory, used; /* bytes of the card */
-    int launch_result, sync_result, module_result, alloc_result, register_result;
-    int launches, graphs, allocations, pinned;
-    unsigned records; /* of events */
-    int maps;         /* of memory behind reserved addresses, so far */
-    int cannot_map;   /* there are no such addresses */
+    int sync_result, module_result, alloc_result, register_result;
+    int graphs, allocations;
+    _Atomic int launch_result, launches, pinned; /* of many threads */
+    _Atomic unsigned records;                    /* of events */
+    int maps;                                    /* of memory behind reserved addresses, so far */
+    int cannot_map;                              /* there are no such addresses */
     /* NULL, or what a launch does: its grid, and its arguments; by many threads */
     void (*launched)(const unsigned grid[3], const void *args);
 };
