@@ -96,8 +96,10 @@ static void scalar_product(const struct matmul *job, const uint8_t *w, uint32_t 
             scalar_round_bf16(a, n, a);
         for (uint32_t r = 0; r < rows; r++) {
             const float *x = get(job, r0 + r, at, n, hold);
+            double own = sum[r];
             for (uint32_t i = 0; i < n; i++)
-                sum[r] += (double)a[i] * (double)x[i];
+                own += (double)a[i] * (double)x[i];
+            sum[r] = own;
         }
     }
 }
