@@ -11,7 +11,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-enum { OPS = 5, EXPERTS = 20, ROWS = 256, COLS = 512, LONG_ROWS = 12288, STAMP = 8 };
+enum { OPS = 5, EXPERTS = 20, ROWS = 256, COLS = 512, LONG_ROWS = 12288, STAMP = 8, OP_BYTES = 240 << 20 };
 
 static struct fake_cuda *fake;
 static _Atomic uint64_t repacked; /* matrices */
@@ -40,33 +40,53 @@ struct fixture {
     struct sender *sender;
 };
 
-/* Every matrix begins with bytes of its own. */
-static weight_id matrix(struct fixture *f, uint32_t rows, uint32_t count)
+/* Every matrix begins with bytes of its own. Weights of an operation lie over each other; `apart` times as far from one
+ * matrix to the next as it is long. */
+static weight_id matrix(struct fixture *f, uint32_t op, uint32_t rows, uint32_t count, uint32_t apart)
 {
     struct weight w = {.name = "w", .type = DTYPE_F16, .rows = rows, .cols = COLS, .count = count};
-    w.data = f->bytes + 16ull * f->weights.count;
+    uint8_t *at = f->bytes + (size_t)op * OP_BYTES + 16ull * f->weights.count;
+    w.data = at;
     w.row_bytes = 2 * COLS;
-    w.each_bytes = w.row_bytes * rows;
+    w.each_bytes = w.row_bytes * rows * apart;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t stamp = 0x9e3779b97f4a7c15u * (64 * f->weights.count + i + 1);
+        memcpy(at + i * w.each_bytes, &stamp, STAMP);
+    }
     return weights_add(&f->weights, &w);
 }
 
-static void build(struct fixture *f)
+/* Rows of `up`, and how far apart its matrices are, and those of `gate`. */
+struct shape {
+    uint32_t rows, apart;
+};
+
+static const struct shape small[OPS] = {
+    {4 * ROWS, 1}, /* several in a job */
+    {4 * ROWS, 2}, /* the same, where gate and up are in one tensor: a job's bytes are not one run */
+    {0, 0},        /* no experts */
+    {4 * ROWS, 1}, {4 * ROWS, 1},
+};
+
+static const struct shape large[OPS] = {
+    {4 * ROWS, 1},  {4 * ROWS, 2}, {0, 0}, {20 * ROWS, 2}, /* one in a job */
+    {16 * ROWS, 1},                                        /* 84 MB: more than is pinned at once */
+};
+
+static void build(struct fixture *f, const struct shape shapes[OPS])
 {
-    const size_t bytes = (size_t)2 * COLS * (LONG_ROWS + 4 * EXPERTS * ROWS) + 4096;
-    *f = (struct fixture){.bytes = mem_alloc(bytes, 1)};
-    for (size_t i = 0; i < bytes / 4; i++)
-        ((uint32_t *)(void *)f->bytes)[i] = (uint32_t)i * 2654435761u;
+    *f = (struct fixture){.bytes = mem_zalloc(OPS, OP_BYTES)};
     for (uint32_t i = 0; i < OPS; i++)
         if (i == 2) { /* one that is sent whole, in pieces of a matrix */
-            plan_add(&f->plan, OP_OUT, 0)->out.linear.weight = matrix(f, LONG_ROWS, 1);
+            plan_add(&f->plan, OP_OUT, 0)->out.linear.weight = matrix(f, i, LONG_ROWS, 1, 1);
         } else {
             struct op_moe *o = &plan_add(&f->plan, OP_MOE, 0)->moe;
             o->side = i == 3 ? MOE_ALL : MOE_BELOW;
             o->experts = EXPERTS;
-            o->gate.weight = matrix(f, ROWS, EXPERTS);
-            o->up.weight = matrix(f, 4 * ROWS, EXPERTS);
-            o->down.weight = matrix(f, ROWS, EXPERTS);
-            o->router.weight = matrix(f, EXPERTS, 1);
+            o->gate.weight = matrix(f, i, ROWS, EXPERTS, shapes[i].apart);
+            o->up.weight = matrix(f, i, shapes[i].rows, EXPERTS, shapes[i].apart);
+            o->down.weight = matrix(f, i, ROWS, EXPERTS, 1);
+            o->router.weight = matrix(f, i, EXPERTS, 1, 1);
         }
 }
 
@@ -107,7 +127,7 @@ static void pass(struct fixture *f, uint32_t border, uint32_t from)
     }
 }
 
-static void begin(struct fixture *f, int threads, uint64_t pin, int refusal)
+static void begin(struct fixture *f, const struct shape shapes[OPS], int threads, uint64_t pin, int refusal)
 {
     struct err e = {0};
     if (!gpu_blob(0)) {
@@ -121,7 +141,7 @@ static void begin(struct fixture *f, int threads, uint64_t pin, int refusal)
                                .launched = repack,
                                .register_result = refusal};
     driver_set_library(FAKE_CUDA);
-    build(f);
+    build(f, shapes);
     const struct device_options o = {.threads = threads, .pin_most = pin};
     if (!(f->gpu = gpu_open(0, 0, &e)) || sender_open(&f->sender, f->gpu, &f->plan, &f->weights, &o, &e))
         fail_msg("%s", e.text);
@@ -145,12 +165,14 @@ static void borders_change(void **state)
     for (int threads = 1; threads <= 3; threads++) {
         struct fixture f;
         uint32_t random = 7;
-        begin(&f, threads, threads == 2 ? UINT64_MAX : 0, 0);
+        begin(&f, small, threads, threads == 2 ? UINT64_MAX : 0, 0);
         for (int i = 0; i < 16; i++) {
             random = random * 1664525 + 1013904223;
             pass(&f, i < 4 ? EXPERTS : random >> 16, 0);
             pass(&f, (random >> 8) % (EXPERTS + 2), random >> 24 & 1);
         }
+        for (uint32_t border = 0; border <= EXPERTS; border++) /* a job is cut at every place */
+            pass(&f, border, 0);
         end(&f);
     }
 }
@@ -160,7 +182,7 @@ static void less_is_sent(void **state)
 {
     (void)state;
     struct fixture f;
-    begin(&f, 2, 0, 0);
+    begin(&f, small, 2, 0, 0);
     for (int i = 0; i < 3; i++)
         pass(&f, 5, 0);
     const uint64_t before = repacked;
@@ -171,17 +193,22 @@ static void less_is_sent(void **state)
     end(&f);
 }
 
-/* All of it is pinned once it has been sent, and given back; or nothing, where it is too much or the driver refuses. */
+/* All that is one run of bytes in a job is pinned once it has been sent, in pieces, and given back; or nothing, where it is
+ * too much or the driver refuses. */
 static void weights_are_pinned(void **state)
 {
     (void)state;
     for (int way = 0; way < 3; way++) {
         struct fixture f;
-        begin(&f, 2, way == 1 ? 1 << 20 : UINT64_MAX, way == 2 ? 801 : 0);
+        const int slots = 2 * UPLOAD_SLOTS;
+        begin(&f, large, 2, way == 1 ? 1 << 20 : UINT64_MAX, way == 2 ? 801 : 0);
         for (int i = 0; i < 4; i++)
             pass(&f, EXPERTS, 0);
-        assert_true(way || fake->pinned > 2 * UPLOAD_SLOTS);
-        assert_true(way ? !sender_pinned(f.sender) : sender_pinned(f.sender) > 20 << 20);
+        /* up of the first operation, where the others lie, too; down of the second; the third; down and each of up of the
+         * fourth, the first of which is down's; two pieces of the last */
+        const int pieces = 1 + 1 + 1 + EXPERTS + 2;
+        assert_int_equal(fake->pinned, slots + (way ? 0 : pieces));
+        assert_true(way ? !sender_pinned(f.sender) : sender_pinned(f.sender) > 200 << 20);
         end(&f);
     }
 }

@@ -98,7 +98,7 @@ uint64_t pinned_bytes(const struct pinned *p)
     return bytes;
 }
 
-/* The piece that an address is in; every range has been given to pinned_open. */
+/* The piece that an address is in; NULL: it is in none of the ranges that pinned_open was given. */
 static struct pinned_piece *piece_of(const struct pinned *p, uintptr_t at)
 {
     size_t low = 0, high = p->count;
@@ -106,23 +106,26 @@ static struct pinned_piece *piece_of(const struct pinned *p, uintptr_t at)
         const size_t middle = low + (high - low) / 2;
         *(p->piece[middle].from <= at ? &low : &high) = middle;
     }
-    return &p->piece[low];
+    return p->piece[low].from <= at && at < p->piece[low].to ? &p->piece[low] : NULL;
 }
 
 bool pinned_has(const struct pinned *p, struct pinned_range r)
 {
     const uintptr_t end = (uintptr_t)r.from + r.bytes;
-    bool has = true;
-    for (uintptr_t at = (uintptr_t)r.from; has && at < end; at = piece_of(p, at)->to)
-        has = piece_of(p, at)->state == PIECE_PINNED;
-    return has;
+    for (uintptr_t at = (uintptr_t)r.from; at < end;) {
+        const struct pinned_piece *one = piece_of(p, at);
+        if (!one || one->state != PIECE_PINNED)
+            return false;
+        at = one->to;
+    }
+    return true;
 }
 
 void pinned_take(struct pinned *p, struct pinned_range r)
 {
     const uintptr_t end = (uintptr_t)r.from + r.bytes;
-    for (uintptr_t at = (uintptr_t)r.from; at < end && !p->refused; at = piece_of(p, at)->to) {
-        struct pinned_piece *one = piece_of(p, at);
+    struct pinned_piece *one;
+    for (uintptr_t at = (uintptr_t)r.from; at < end && !p->refused && (one = piece_of(p, at)); at = one->to) {
         int new = PIECE_NEW;
         if (!atomic_compare_exchange_strong(&one->state, &new, PIECE_BUSY))
             continue;

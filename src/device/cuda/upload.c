@@ -131,11 +131,16 @@ static size_t source_row(const struct weight *w)
     return dtype_row_bytes(w->type, w->cols, &n) ? n : 0;
 }
 
+/* Whole matrices of a weight that fit into a slot. */
+static uint64_t slot_matrices(const struct weight *w)
+{
+    return SLOT_BYTES / (source_row(w) * w->rows);
+}
+
 uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs)
 {
     const struct weight *a = &w->all[weight];
-    const uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS,
-                   whole = SLOT_BYTES / (source_row(a) * a->rows);
+    const uint64_t rows = SLOT_BYTES / source_row(a) / TILE_ROWS * TILE_ROWS, whole = slot_matrices(a);
     uint32_t n = 0;
     for (uint32_t m = 0, some; m < a->count; m += some) {
         some = whole > a->count - m ? a->count - m : whole > 1 ? (uint32_t)whole : 1;
@@ -188,10 +193,13 @@ void upload_fill(const struct upload_slot *s, const struct weight *w, const stru
         fill_rows(s, w, from + m * w->each_bytes, s->host + m * j->rows * source_row(w), j->rows);
 }
 
+/* It depends on the weight alone, so that a job that is cut shorter has a part of its range. Where matrices are apart from
+ * each other, jobs that may have several have none. */
 struct pinned_range upload_range(const struct weight *w, const struct upload_job *j)
 {
+    const bool apart = w->count > 1 && w->each_bytes != w->rows * w->row_bytes;
     const bool alike = !is_vector(w) && layout_for(w->type) != FMT_NONE && w->row_bytes == source_row(w) &&
-                       (j->matrices == 1 || w->each_bytes == w->rows * w->row_bytes);
+                       (!apart || slot_matrices(w) <= 1);
     return (struct pinned_range){w->data + j->matrix * w->each_bytes + j->first * w->row_bytes,
                                  alike ? (size_t)j->matrices * j->rows * w->row_bytes : 0};
 }

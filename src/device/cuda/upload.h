@@ -48,7 +48,8 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
 void upload_slot_close(struct upload_slot *s, struct gpu *g);
 /* The jobs of one weight, in order; with NULL only how many there are. */
 uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job *jobs);
-/* The bytes of a job, where the card can take them as they are, one after the other; else none. */
+/* The bytes of a job, where the card can take them as they are, one after the other; else none. A part of a job has
+ * a part of them. */
 struct pinned_range upload_range(const struct weight *w, const struct upload_job *j);
 /* Copies the rows of a job into the slot. */
 void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j);
