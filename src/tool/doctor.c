@@ -80,9 +80,8 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
                                         .k = shapes[s].k,
                                         .rows = rows[r],
                                         .blocks = how.grid.x * how.grid.y * how.grid.z};
-        if (wide && how.even)
-            snprintf(out[i].why, sizeof out[i].why,
-                     "%u warpgroups of 64 outputs by wgmma, blocks have equal shares of all columns",
+        if (wide && how.stream_k)
+            snprintf(out[i].why, sizeof out[i].why, "%u warpgroups of 64 outputs by wgmma, stream-K",
                      how.grid.threads / 128);
         else if (wide)
             snprintf(out[i].why, sizeof out[i].why,

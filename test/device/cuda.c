@@ -6,7 +6,7 @@
 #include "codec/half.h"
 #include "base/mem.h"
 #include "device/cuda/decode.h"
-#include "device/cuda/shares.h"
+#include "device/cuda/stream_k.h"
 #include "device/cuda/timing.h"
 #include "device/cuda/upload.h"
 #include "device/cuda/variants.h"
@@ -153,11 +153,11 @@ static void test_launch_table(void **state)
                          blocks = how.grid.x * how.grid.y * how.split;
                 each = each < 4 / groups ? each : 4 / groups;
                 assert_true(groups == 4 || groups == 2 || (groups == 1 && units % 4));
-                assert_true(how.grid.x * how.rows >= m && (how.even || how.grid.y * groups >= units));
+                assert_true(how.grid.x * how.rows >= m && (how.stream_k || how.grid.y * groups >= units));
                 assert_true(how.grid.z == how.split && how.split <= (k + 255) / 256);
-                const bool meet = how.split > 1 || how.even;
-                assert_true(!how.even || (how.split == 1 && how.rows <= MANY_EVEN &&
-                                          how.grid.y != gpu_blocks(units, groups)));
+                const bool meet = how.split > 1 || how.stream_k;
+                assert_true(!how.stream_k || (how.split == 1 && how.rows <= MANY_STREAM_K &&
+                                              how.grid.y != gpu_blocks(units, groups)));
                 assert_true(!meet || blocks <= 132 * each);
                 assert_true(!meet || (uint64_t)blocks * how.rows * groups * MANY_UNIT <=
                                          132 * MANY_ROWS * MANY_OUTPUTS);
@@ -211,25 +211,25 @@ static void check_shares(uint32_t bands, uint32_t columns, uint32_t blocks)
 {
     const uint32_t work = bands * columns;
     uint32_t at = 0;
-    assert_true(share_fits(work, blocks));
+    assert_true(stream_k_fits(work, blocks));
     for (uint32_t b = 0; b < blocks; b++) {
-        const uint32_t end = share_begin(work, blocks, b + 1);
-        assert_int_equal(share_begin(work, blocks, b), at);
+        const uint32_t end = stream_k_begin(work, blocks, b + 1);
+        assert_int_equal(stream_k_begin(work, blocks, b), at);
         assert_true(end - at == work / blocks || end - at == work / blocks + 1);
         for (bool first = true; at < end; first = false) {
-            const struct piece p = share_piece(columns, at, end);
+            const struct piece p = stream_k_piece(columns, at, end);
             assert_true(p.band == at / columns && p.from == at % columns && p.from < p.to && p.to <= columns);
-            assert_int_equal(share_owner(work, blocks, at), b);
-            assert_int_equal(share_owner(work, blocks, at + p.to - p.from - 1), b);
+            assert_int_equal(stream_k_owner(work, blocks, at), b);
+            assert_int_equal(stream_k_owner(work, blocks, at + p.to - p.from - 1), b);
             assert_true(first || p.from == 0);
             at += p.to - p.from;
             assert_true(at == end || p.to == columns);
             if (p.from == 0)
                 continue;
-            const uint32_t owner = share_owner(work, blocks, p.band * columns),
-                           last = share_owner(work, blocks, (p.band + 1) * columns - 1);
+            const uint32_t owner = stream_k_owner(work, blocks, p.band * columns),
+                           last = stream_k_owner(work, blocks, (p.band + 1) * columns - 1);
             assert_true(owner < b && b <= last);
-            assert_true(share_begin(work, blocks, owner) <= p.band * columns);
+            assert_true(stream_k_begin(work, blocks, owner) <= p.band * columns);
         }
     }
     assert_int_equal(at, work);
@@ -247,22 +247,22 @@ static void test_shares(void **state)
                 if (blocks[l] <= bands[i] * columns[j])
                     check_shares(bands[i], columns[j], blocks[l]);
                 else
-                    assert_false(share_fits(bands[i] * columns[j], blocks[l]));
+                    assert_false(stream_k_fits(bands[i] * columns[j], blocks[l]));
             }
             if (bands[i] * columns[j] < 1 << 16)
                 check_shares(bands[i], columns[j], bands[i] * columns[j]);
         }
-    assert_false(share_fits(100, 0));
-    assert_false(share_fits(1u << 24, 256));
+    assert_false(stream_k_fits(100, 0));
+    assert_false(stream_k_fits(1u << 24, 256));
     check_shares(1 << 14, 512, 510);
     /* parts of equal bands are shares, too */
     for (uint32_t split = 1; split <= 7; split++)
         for (uint32_t b = 0; b <= 5 * split; b++)
-            assert_int_equal(share_begin(35, 5 * split, b), b / split * 7 + 7 * (b % split) / split);
+            assert_int_equal(stream_k_begin(35, 5 * split, b), b / split * 7 + 7 * (b % split) / split);
 }
 
 /* The launch with equal shares: all blocks fit on the card at once, and their parts into the room for them. */
-static void test_even(void **state)
+static void test_stream_k(void **state)
 {
     (void)state;
     const struct gpu_profile g = {.major = 9, .sms = 132, .shared_block = 227 << 10, .wide = true};
@@ -275,10 +275,10 @@ static void test_even(void **state)
                         const uint32_t rows = m <= 32 ? 32 : 64, bands = gpu_blocks(units, groups),
                                        work = bands * gpu_blocks(k, 256);
                         const struct gpu_many p = {.m = m, .k = k, .units = units};
-                        if (!gpu_gemm_many_even(&g, &p, rows, groups, most, &how))
+                        if (!gpu_gemm_many_stream_k(&g, &p, rows, groups, most, &how))
                             continue;
                         const uint64_t all = (uint64_t)how.grid.x * how.grid.y;
-                        assert_true(how.even && how.split == 1 && how.grid.z == 1 && how.grid.y != bands);
+                        assert_true(how.stream_k && how.split == 1 && how.grid.z == 1 && how.grid.y != bands);
                         assert_true(how.grid.x * rows >= m && how.grid.y <= work);
                         assert_true(how.held * how.grid.shared <= 227 << 10 && all <= 132 * how.held);
                         assert_true(all * rows * groups * MANY_UNIT <= 132 * MANY_ROWS * MANY_OUTPUTS);
@@ -287,14 +287,17 @@ static void test_even(void **state)
                     }
     /* none for 128 rows, nor for less work than blocks, nor where each block would have a band */
     assert_false(
-        gpu_gemm_many_even(&g, &(struct gpu_many){.m = 128, .k = 8192, .units = 896}, 128, 4, 0, &how));
-    assert_false(gpu_gemm_many_even(&g, &(struct gpu_many){.m = 32, .k = 256, .units = 8}, 32, 4, 0, &how));
+        gpu_gemm_many_stream_k(&g, &(struct gpu_many){.m = 128, .k = 8192, .units = 896}, 128, 4, 0, &how));
     assert_false(
-        gpu_gemm_many_even(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 528}, 32, 4, 0, &how));
+        gpu_gemm_many_stream_k(&g, &(struct gpu_many){.m = 32, .k = 256, .units = 8}, 32, 4, 0, &how));
+    assert_false(
+        gpu_gemm_many_stream_k(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 528}, 32, 4, 0, &how));
     /* two waves become one, and few columns stay whole */
-    assert_true(gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 896, .paired = true}).even);
-    assert_true(gpu_gemm_many(&g, &(struct gpu_many){.m = 64, .k = 8192, .units = 896, .paired = true}).even);
-    assert_false(gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 4096, .units = 64}).even);
+    assert_true(
+        gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 8192, .units = 896, .paired = true}).stream_k);
+    assert_true(
+        gpu_gemm_many(&g, &(struct gpu_many){.m = 64, .k = 8192, .units = 896, .paired = true}).stream_k);
+    assert_false(gpu_gemm_many(&g, &(struct gpu_many){.m = 32, .k = 4096, .units = 64}).stream_k);
 }
 
 /* Which kernel has 17 to 32 rows of tiles: what was measured to be faster. */
@@ -412,7 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layouts),      cmocka_unit_test(test_launch_table),
-        cmocka_unit_test(test_shares),       cmocka_unit_test(test_even),
+        cmocka_unit_test(test_shares),       cmocka_unit_test(test_stream_k),
         cmocka_unit_test(test_many_choice),  cmocka_unit_test(test_no_driver),
         cmocka_unit_test(test_upload_sizes), cmocka_unit_test(test_exclusive_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -504,7 +504,7 @@ static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
             if (shapes[s].n > 100000 && rows[i] > 128)
                 continue;
             printf("%-5s %6ux%-5u M=%-4u chosen %u:%u%s %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
-                   how.grid.threads / 128, how.split, how.even ? " even" : "",
+                   how.grid.threads / 128, how.split, how.stream_k ? " even" : "",
                    time_product(g, at, fmt, shapes[s], rows[i], &how));
             for (uint32_t groups = 4; groups; groups /= 2)
                 for (uint32_t n = 1; n <= 12 && n <= shapes[s].k / 256; n++) {
@@ -549,7 +549,7 @@ static void way_of(struct gpu *g, const struct places *at, uint32_t fmt, struct 
         return;
     }
     for (uint32_t groups = 4; groups; groups /= 2) {
-        if (!strcmp(way, "even") && gpu_gemm_many_even(&g->profile, &p, rows, groups, 0, &how))
+        if (!strcmp(way, "even") && gpu_gemm_many_stream_k(&g->profile, &p, rows, groups, 0, &how))
             printf(" | even %u x %u %.1f", how.grid.y, groups, time_product(g, at, fmt, shape, m, &how));
         for (uint32_t n = 1; n <= 8 && !strcmp(way, "split"); n++)
             if (gpu_gemm_many_as(&g->profile, &p, rows, groups, n, &how) && groups > 1 &&
@@ -575,8 +575,8 @@ static void large_of(struct gpu *g, uint32_t fmt, const char *name, const struct
                      : gpu_gemm_choose(&g->profile, fmt, m, gpu_blocks(large[s].n, TILE_ROWS), large[s].k,
                                        false);
             printf("%-5s %6ux%-5u M=%-2u chosen %s %u:%u%s %.1f", name, large[s].n, large[s].k, m,
-                   gpu_kernel_name(how.kernel), how.grid.threads / 128, how.split, how.even ? " even" : "",
-                   time_product(g, at, fmt, large[s], m, &how));
+                   gpu_kernel_name(how.kernel), how.grid.threads / 128, how.split,
+                   how.stream_k ? " even" : "", time_product(g, at, fmt, large[s], m, &how));
             for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
                 if (!only || !strcmp(only, ways[w]))
                     way_of(g, at, fmt, large[s], m, ways[w]);

@@ -153,7 +153,7 @@ static void check_shares(uint32_t type, uint32_t n, uint32_t k)
             break;
         }
         struct cuda_device *d = (struct cuda_device *)r.device;
-        d->lower.options.shares = shares[i % 3];
+        d->lower.options.stream_k = shares[i % 3];
         cache_forget(&d->cache, d->g);
         r.length[0] = 0;
         rig_begin(&r);
@@ -518,7 +518,7 @@ static float *run_steps(struct rig *r, const struct recipe *c, const char *devic
     }
     if (way.stages || way.shares) {
         struct lower_options *o = &((struct cuda_device *)r->device)->lower.options;
-        o->shares = way.shares;
+        o->stream_k = way.shares;
         o->stages = way.stages;
         o->no_wide = way.no_wide;
     }

@@ -7,14 +7,15 @@
  *   - a block has one (gridDim.y bands, p.split 1);
  *   - its columns are shared by p.split blocks (gridDim.z): they leave their sums in p.part, wait for each other, and each
  *     adds up some of the rows;
- *   - gridDim.y blocks, not as many as there are bands, have equal shares of all columns (shares.h): each works through
- *     the end of one band, perhaps whole ones, and the beginning of another. The sums of a band's end go to p.part, and the
- *     block that began the band adds them up. Copies of the next band's tiles run while the results of one are stored.
+ *   - gridDim.y blocks, not as many as there are bands, have equal shares of all columns (stream-K, stream_k.h): each
+ *     works through the end of one band, perhaps whole ones, and the beginning of another. The sums of a band's end go to
+ *     p.part, and the block that began the band adds them up. Copies of the next band's tiles run while the results of one
+ *     are stored.
  * Where bands are cut, all blocks of the launch must be on the card at once; gpu_gemm_many ensures that.
  *
  * x is packed in the order PACK_ROWS. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"
-#include "device/cuda/shares.h"
+#include "device/cuda/stream_k.h"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "device/cuda/wgmma.cuh"
@@ -818,16 +819,16 @@ template <bool EVEN> struct many_share {
     struct piece piece;
 
     /* An equal share of all columns; else there is one piece. */
-    __device__ __forceinline__ bool even() const
+    __device__ __forceinline__ bool stream_k() const
     {
         return EVEN && gridDim.y != bands;
     }
     __device__ __forceinline__ bool next(uint32_t columns)
     {
         const uint32_t at = piece.band * columns + piece.to;
-        if (even() && at < end)
-            piece = share_piece(columns, at, end);
-        return even() && at < end;
+        if (stream_k() && at < end)
+            piece = stream_k_piece(columns, at, end);
+        return stream_k() && at < end;
     }
 };
 
@@ -836,9 +837,9 @@ static __device__ __forceinline__ struct many_share<EVEN> many_find_share(const 
 {
     const uint32_t units = blockDim.x / 128, bands = (p.strips + units - 1) >> (units >> 1); /* of 1, 2, 4 */
     struct many_share<EVEN> s = {bands, 0, {blockIdx.y, 0, 0}};
-    if (s.even()) {
-        s.end = share_begin(bands * columns, gridDim.y, blockIdx.y + 1);
-        s.piece = share_piece(columns, share_begin(bands * columns, gridDim.y, blockIdx.y), s.end);
+    if (s.stream_k()) {
+        s.end = stream_k_begin(bands * columns, gridDim.y, blockIdx.y + 1);
+        s.piece = stream_k_piece(columns, stream_k_begin(bands * columns, gridDim.y, blockIdx.y), s.end);
     } else {
         s.piece.from = columns * blockIdx.z / p.split, s.piece.to = columns * (blockIdx.z + 1) / p.split;
     }
@@ -857,11 +858,11 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     const struct many_sums sums = {(const float *)shared, units * UNIT, 1, 0};
     dep_launch();
     bars.make(false);
-    auto s = many_find_share<ROWS <= MANY_EVEN>(p, columns);
+    auto s = many_find_share<ROWS <= MANY_STREAM_K>(p, columns);
     __syncthreads();
     for (bool begun = false;;) {
         const struct piece at = s.piece;
-        const bool hands = s.even() && at.from, takes = s.even() && !at.from && at.to < columns;
+        const bool hands = s.stream_k() && at.from, takes = s.stream_k() && !at.from && at.to < columns;
         if (!begun)
             many_begin(p, at, room);
         const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * at.from * step,
@@ -882,7 +883,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
         if (more)
             bars.make(true);
         if (takes)
-            many_take<ROWS>(p, acc, share_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
+            many_take<ROWS>(p, acc, stream_k_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
         if (!hands)
             many_leave<ROWS>(acc, (float *)shared, sums.outputs);
         copies_after();
@@ -891,7 +892,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
         if (begun)
             many_begin(p, s.piece, room);
         if (hands)
-            many_hand<ROWS>(p, acc, share_owner(s.bands * columns, gridDim.y, at.band * columns));
+            many_hand<ROWS>(p, acc, stream_k_owner(s.bands * columns, gridDim.y, at.band * columns));
         else if (p.split == 1)
             many_store<ROWS>(p, sums, at.band, 0, rows);
         else

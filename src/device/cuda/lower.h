@@ -73,10 +73,10 @@ struct kept_weight {
 
 /* Ways to lower that tests and benchmarks compare. */
 struct lower_options {
-    bool no_fuse;    /* one row: products do not make their input, nor apply the activation */
-    bool no_wide;    /* attention of many queries without wgmma */
-    uint32_t stages; /* of decode attention; 0: as it costs least */
-    uint32_t shares; /* gemm_many where it can be, with so many equal shares at most; 0: as it costs least */
+    bool no_fuse;        /* one row: products do not make their input, nor apply the activation */
+    bool no_wide;        /* attention of many queries without wgmma */
+    uint32_t stages;     /* of decode attention; 0: as it costs least */
+    uint32_t stream_k;   /* gemm_many where it can be, with that many shares at most; 0: as it costs least */
     const bool *without; /* (LAUNCH_KINDS): kernels to leave out; NULL: none */
 };
 

@@ -72,8 +72,8 @@ enum pack_order order_of(const struct lowering *b, const struct product *p, uint
         all.units += gpu_blocks(mat_of(b, p[i].weight)->n, MANY_UNIT);
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t fmt = mat_of(b, p[i].weight)->fmt;
-        many = many && (b->l->options.shares ? gpu_has_many(b->l->card, fmt, b->m)
-                                             : gpu_is_many(b->l->card, fmt, &all));
+        many = many && (b->l->options.stream_k ? gpu_has_many(b->l->card, fmt, b->m)
+                                               : gpu_is_many(b->l->card, fmt, &all));
     }
     return many ? PACK_ROWS : PACK_LANES;
 }

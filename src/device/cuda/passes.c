@@ -506,7 +506,7 @@ static const char *reason(const struct launch *l, const struct gpu_gemm *how)
     if (l->a.gemm.tile)
         return how->kernel == K_GEMM_WIDE ? "by wgmma" : "a warp has a strip of 16 outputs";
     if (how->kernel >= K_GEMM_MANY && how->kernel < K_GEMM_MANY + MANY_KERNELS)
-        return how->even        ? "many rows: wgmma, blocks have equal shares of all columns"
+        return how->stream_k    ? "many rows: wgmma, stream-K: blocks have equal shares of all columns"
                : how->split > 1 ? "many rows: wgmma, blocks share columns"
                                 : "many rows: wgmma";
     if (how->kernel == K_GEMM_STAGED || how->kernel == K_GEMM_STAGED_FEW)
@@ -534,10 +534,10 @@ static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
     const struct gemm_args *g = &p->a.gemm;
     const struct gpu_many many = {
         .m = p->m, .k = g->k, .units = strips_of(g, MANY_UNIT), .paired = g->paired};
-    struct gpu_gemm how = gpu_gemm_many(l->card, &many), even;
-    if (l->options.shares && gpu_gemm_many_even(l->card, &many, p->m <= 32 ? 32 : MANY_EVEN, MANY_WARPS / 4,
-                                                l->options.shares, &even))
-        how = even;
+    struct gpu_gemm how = gpu_gemm_many(l->card, &many), shared;
+    if (l->options.stream_k && gpu_gemm_many_stream_k(l->card, &many, p->m <= 32 ? 32 : MANY_STREAM_K,
+                                                      MANY_WARPS / 4, l->options.stream_k, &shared))
+        how = shared;
     p->grid_rows = GRID_X;
     p->each = (uint8_t)how.rows;
     return how;

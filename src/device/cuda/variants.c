@@ -1,6 +1,6 @@
 #include "device/cuda/variants.h"
 
-#include "device/cuda/shares.h"
+#include "device/cuda/stream_k.h"
 
 /* Dynamic shared memory that a block may have: what is left beside the kernels' own. */
 uint32_t gpu_shared_most(const struct gpu_profile *g)
@@ -213,37 +213,37 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
            (split == 1 || (uint64_t)bands * how->grid.x * split <= (uint64_t)how->held * (uint64_t)g->sms);
 }
 
-bool gpu_gemm_many_even(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
-                        uint32_t most, struct gpu_gemm *how)
+bool gpu_gemm_many_stream_k(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows,
+                            uint32_t groups, uint32_t most, struct gpu_gemm *how)
 {
     const uint32_t bands = gpu_blocks(p->units, groups);
     const uint64_t work = (uint64_t)bands * gpu_blocks(p->k, TILE_COLS);
     *how = many_launch(g, p, rows, groups, 0);
-    how->even = true;
+    how->stream_k = true;
     if (most && how->grid.y > most)
         how->grid.y = most;
     /* as many blocks as bands: each would have one */
-    return how->held && rows <= MANY_EVEN && work < UINT32_MAX && how->grid.y != bands &&
-           share_fits((uint32_t)work, how->grid.y);
+    return how->held && rows <= MANY_STREAM_K && work < UINT32_MAX && how->grid.y != bands &&
+           stream_k_fits((uint32_t)work, how->grid.y);
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: 64 columns take a warpgroup `alone` where it has the SM
  * for itself, four together `full`; starting and storing take 6 us, and where blocks share columns adding up 3.5 more. With
- * equal shares that is 2.5 us, and `border` for each band that ends within a share. Fitted to `gpu_bench large`.
+ * stream-K that is 2.5 us, and `ends` for each band that ends within a share. Fitted to `gpu_bench large`.
  * percent: what the form's columns take, of what those of Q4_K do. */
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how,
                           uint32_t percent)
 {
     static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {42, 53, 100},
-                          border[MANY_KERNELS] = {150, 400, 400};
+                          ends[MANY_KERNELS] = {150, 400, 400};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
                    columns = gpu_blocks(p->k, TILE_COLS), held = how->held;
     const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split,
                    each = gpu_blocks(blocks, sms) < held ? gpu_blocks(blocks, sms) : held,
                    step = (alone[kind] + (full[kind] - alone[kind]) * (each * groups - 1) / 3) * percent;
-    if (how->even) {
+    if (how->stream_k) {
         const uint32_t share = gpu_blocks((uint64_t)gpu_blocks(p->units, groups) * columns, how->grid.y);
-        return share * 4 * step / 100 + 600 + 250 + border[kind] * gpu_blocks(share, columns);
+        return share * 4 * step / 100 + 600 + 250 + ends[kind] * gpu_blocks(share, columns);
     }
     return gpu_blocks(blocks, sms * each) * (gpu_blocks(columns, how->split) * 4 * step / 100 + 600) +
            (how->split > 1 ? 350 : 0);
@@ -259,10 +259,10 @@ static struct gpu_gemm many_best(const struct gpu_profile *g, const struct gpu_m
     for (uint32_t groups = MANY_WARPS / 4; groups > (p->paired ? 1 : 0); groups /= 2)
         for (uint32_t split = 0; split <= columns && split <= 16; split++) {
             if (split ? !gpu_gemm_many_as(g, p, rows, groups, split, &how)
-                      : !gpu_gemm_many_even(g, p, rows, groups, 0, &how))
+                      : !gpu_gemm_many_stream_k(g, p, rows, groups, 0, &how))
                 continue;
             const uint64_t cost = many_cost(g, p, &how, percent);
-            if (cost < *least || (cost == *least && best.even && groups == best.grid.threads / 128))
+            if (cost < *least || (cost == *least && best.stream_k && groups == best.grid.threads / 128))
                 *least = cost, best = how;
         }
     return best;

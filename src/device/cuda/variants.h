@@ -13,7 +13,7 @@ struct gpu_gemm {
     uint32_t rows;    /* gemm_many: of a block */
     uint32_t stages;  /* gemm_many: log2 of the chunks of x in shared memory */
     uint32_t held;    /* gemm_many: blocks that an SM holds */
-    bool even;        /* gemm_many: blocks have equal shares of all columns (shares.h) */
+    bool stream_k;    /* gemm_many: blocks have equal shares of all columns */
     struct gpu_grid grid;
 };
 /* strips: of 16 outputs, k: columns; paired: strips of gate and up take turns. */
@@ -41,8 +41,8 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
                       uint32_t split, struct gpu_gemm *how);
 /* The same with equal shares of all columns for as many blocks as fit on the card together, or for `most` of them if that is
  * not 0; false: they cannot have that. */
-bool gpu_gemm_many_even(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows, uint32_t groups,
-                        uint32_t most, struct gpu_gemm *how);
+bool gpu_gemm_many_stream_k(const struct gpu_profile *g, const struct gpu_many *p, uint32_t rows,
+                            uint32_t groups, uint32_t most, struct gpu_gemm *how);
 /* `tiles` tiles of `rows` rows, each with the matrices of its expert; cores: packed in the order PACK_CORES. */
 struct gpu_gemm gpu_gemm_experts(const struct gpu_profile *g, uint32_t fmt, uint32_t rows, uint32_t tiles,
                                  uint32_t outputs, uint32_t k, bool paired, bool cores);
