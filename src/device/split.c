@@ -49,12 +49,11 @@ struct split {
     struct plan plan[SPLIT_PARTS];
     struct weights weights[SPLIT_PARTS];
     struct split_way plain, streamed,
-        fresh;            /* fresh: for steps whose keys are all their own rows; may be empty */
-    struct border border; /* of the experts that are sent; its `experts` is 0 where none are divided */
-    uint32_t results;     /* the device of the last operation */
-    float *host;          /* (max_rows, the widest buffer that crosses) */
-    double *seconds;      /* (all.plan.count): of a profiled step */
-    uint32_t stream_rows; /* from this many rows on weights are streamed; 0 = by measurement */
+        fresh;               /* fresh: for steps whose keys are all their own rows; may be empty */
+    struct border border[2]; /* in streamed and in fresh steps; `experts` is 0 where none are divided */
+    uint32_t results;        /* the device of the last operation */
+    double *seconds;         /* (all.plan.count): of a profiled step */
+    uint32_t stream_rows;    /* from this many rows on weights are streamed; 0 = by measurement */
 };
 
 /* Rows from which on streaming is tried while nothing has been measured, and below which it never is. */
@@ -149,8 +148,8 @@ static void route_cross(struct split_way *r, const struct plan *p, struct segmen
     s->crossings = r->crossings - s->crossing;
 }
 
-/* op is taken over. widest: the widest buffer that crosses. */
-static int route_open(struct split_way *r, const struct plan *p, size_t *widest, struct err *e)
+/* op is taken over. */
+static int route_open(struct split_way *r, const struct plan *p, struct err *e)
 {
     size_t most;
     uint8_t *have = mem_zalloc(p->buffers + 1, sizeof *have);
@@ -165,8 +164,6 @@ static int route_open(struct split_way *r, const struct plan *p, size_t *widest,
     for (uint32_t i = 0; i < r->segments; i++)
         route_cross(r, p, &r->segment[i], have);
     mem_free(have);
-    for (uint32_t i = 0; i < r->crossings; i++)
-        *widest = size_max(*widest, p->width[r->crossing[i].buffer]);
     return 0;
 }
 
@@ -179,9 +176,8 @@ static void route_drop(struct split_way *r)
 }
 
 /* Both routes over `all`. The plan of streamed weights begins with the plan that is split. */
-static int split_route(struct split *d, const struct plan *p, uint32_t rows, struct err *e)
+static int split_route(struct split *d, const struct plan *p, struct err *e)
 {
-    size_t widest = 1, most;
     d->plain.op = mem_alloc(p->count, sizeof *d->plain.op);
     d->streamed.op = d->all.route;
     d->fresh.op = d->all.fresh;
@@ -196,12 +192,10 @@ static int split_route(struct split *d, const struct plan *p, uint32_t rows, str
     }
     d->streamed.count = d->all.routed;
     d->fresh.count = d->all.freshes;
-    if (route_open(&d->plain, &d->all.plan, &widest, e) ||
-        route_open(&d->streamed, &d->all.plan, &widest, e) ||
-        (d->fresh.count && route_open(&d->fresh, &d->all.plan, &widest, e)))
-        return -1;
-    d->host = size_mul(rows, widest, &most) ? mem_alloc(most, sizeof *d->host) : NULL;
-    return d->host ? 0 : err_memory(e, "what passes between devices", rows * widest * sizeof *d->host);
+    return route_open(&d->plain, &d->all.plan, e) || route_open(&d->streamed, &d->all.plan, e) ||
+                   (d->fresh.count && route_open(&d->fresh, &d->all.plan, e))
+               ? -1
+               : 0;
 }
 
 static void split_drop(struct split *d)
@@ -214,9 +208,7 @@ static void split_drop(struct split *d)
     route_drop(&d->streamed);
     route_drop(&d->fresh);
     plan_stream_free(&d->all);
-    mem_free(d->host);
     mem_free(d->seconds);
-    d->host = NULL;
     d->seconds = NULL;
     d->whole = NULL;
 }
@@ -234,6 +226,13 @@ static void split_share_pages(struct plan *p)
         p->group[g].layers = p->group[g].layers > 0;
     for (uint32_t i = 0; i < p->layers; i++)
         p->kv[i].index = 0;
+}
+
+/* Without it prompts are computed where the weights are. */
+static void split_close_stream(struct split *d)
+{
+    d->part[SPLIT_STREAM]->ops->close(d->part[SPLIT_STREAM]);
+    d->part[SPLIT_STREAM] = NULL;
 }
 
 /* Cuts out, loads and prepares one device's part. */
@@ -281,19 +280,22 @@ static uint64_t split_sent(const struct split *d, uint32_t border)
 static void split_border(struct split *d)
 {
     const struct plan *p = &d->plan[SPLIT_STREAM];
-    d->border = (struct border){.fixed = d->border.fixed, .at = d->border.at};
-    for (uint32_t i = 0; i < p->count && !d->border.experts; i++)
+    struct border b = {.fixed = d->border[0].fixed, .at = d->border[0].at};
+    for (uint32_t i = 0; i < p->count && !b.experts; i++)
         if (p->ops[i].kind == OP_MOE && p->ops[i].moe.side) {
-            d->border.experts = p->ops[i].moe.experts;
-            d->border.used = p->ops[i].moe.used;
+            b.experts = p->ops[i].moe.experts;
+            b.used = p->ops[i].moe.used;
         }
+    d->border[0] = d->border[1] = b;
 }
 
 void split_fix_border(struct device *d, uint32_t experts)
 {
-    struct border *b = &((struct split *)d)->border;
-    b->fixed = true;
-    b->at = experts;
+    for (int i = 0; i < 2; i++) {
+        struct border *b = &self(d)->border[i];
+        b->fixed = true;
+        b->at = experts;
+    }
 }
 
 /* Whether any operation of the rest is for the streaming device. */
@@ -305,7 +307,7 @@ static bool split_sends(const struct split *d)
     return false;
 }
 
-/* The streaming device is optional: without room for it prompts are computed where the weights are. */
+/* The streaming device is optional: there may be no room for it. */
 static void split_fill_stream(struct split *d, const struct device_shape *s)
 {
     struct err why = {0};
@@ -323,8 +325,7 @@ static void split_fill_stream(struct split *d, const struct device_shape *s)
     }
     if (why.code)
         log_warn("prompts do not send weights to the GPU: %s", why.text);
-    stream->ops->close(stream);
-    d->part[SPLIT_STREAM] = NULL;
+    split_close_stream(d);
 }
 
 static int split_prepare(struct device *device, const struct plan *p, const struct kv_config *kv,
@@ -338,8 +339,7 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
     if (plan_check(p, d->source, e) || split_check(p, e) ||
         plan_stream(p, d->source, d->part[SPLIT_STREAM] ? d->part[SPLIT_STREAM]->ops->refuses : NULL, &d->all,
                     e) ||
-        split_route(d, p, max_rows, e) || split_fill(d, SPLIT_MAIN, &shape, e) ||
-        split_fill(d, SPLIT_REST, &shape, e))
+        split_route(d, p, e) || split_fill(d, SPLIT_MAIN, &shape, e) || split_fill(d, SPLIT_REST, &shape, e))
         return -1;
     const struct device_ops *last = d->part[d->results]->ops;
     d->ops.picks = last->picks ? split_picks : NULL;
@@ -351,26 +351,17 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
 
 /* ---- a step ---- */
 
-static float *host_rows(struct device *part, uint32_t buffer)
-{
-    return part->ops->host_rows ? part->ops->host_rows(part, buffer) : NULL;
-}
-
-/* Rows pass through host memory: that of the rest where it has any, which may be pinned (its own rows of that buffer are
- * older ones), else ours. */
+/* Rows pass through the rest's memory, which may be pinned: its own rows of that buffer are older ones. */
 static int split_pass(struct split *d, const struct split_way *r, const struct segment *s, uint32_t rows,
                       struct err *e)
 {
-    struct device *to = d->part[s->device];
+    struct device *rest = d->part[SPLIT_REST], *to = d->part[s->device];
     for (uint32_t i = s->crossing; i < s->crossing + s->crossings; i++) {
-        uint32_t buffer = r->crossing[i].buffer;
+        const uint32_t buffer = r->crossing[i].buffer;
         struct device *from = d->part[r->crossing[i].from];
-        float *there = host_rows(to, buffer), *here = host_rows(from, buffer),
-              *between = host_rows(d->part[SPLIT_REST], buffer);
-        between = here ? here : between ? between : d->host;
-        if (there ? from->ops->read_rows(from, buffer, rows, there, e)
-                  : (!here && from->ops->read_rows(from, buffer, rows, between, e)) ||
-                        to->ops->write_rows(to, buffer, rows, between, e))
+        float *host = rest->ops->host_rows(rest, buffer);
+        if ((from != rest && from->ops->read_rows(from, buffer, rows, host, e)) ||
+            (to != rest && to->ops->write_rows(to, buffer, rows, host, e)))
             return -1;
     }
     return 0;
@@ -446,12 +437,18 @@ static int split_segments(struct split *d, const struct split_way *r, struct ste
     return 0;
 }
 
+/* Where attention is computed makes a difference: what streamed steps teach is not for fresh ones. */
+static struct border *border_of(struct split *d, const struct split_way *r)
+{
+    return &d->border[r == &d->fresh];
+}
+
 static void split_learn(struct split *d, struct split_way *r, const struct step *s, struct border_step took)
 {
     const bool streams = r != &d->plain;
     const double each = took.seconds / (streams ? 1 : s->rows);
     if (streams)
-        border_learn(&d->border, &took);
+        border_learn(border_of(d, r), &took);
     if (s->rows >= STREAM_ROWS_LEAST)
         r->seconds = r->seconds > 0 && r->seconds < each ? r->seconds : each;
 }
@@ -465,12 +462,13 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     struct split_way *r = split_choose(d, s);
     const bool streams = r != &d->plain;
     const struct device *stream = streams ? d->part[SPLIT_STREAM] : NULL;
-    struct border_step took = {.rows = s->rows, .at = border_choose(&d->border, s->rows)};
+    struct border_step took = {.rows = s->rows, .at = border_choose(border_of(d, r), s->rows)};
     const double link = streams ? stream->link : 0, waited = streams ? stream->waited : 0;
     struct step step = *s;
     step.border = took.at;
     if (split_segments(d, r, &step, &took.cpu, e)) {
-        d->stream_rows = streams ? UINT32_MAX : d->stream_rows; /* it may not have recovered */
+        if (streams) /* it may not recover, and what it has pinned is of use to others */
+            split_close_stream(d);
         return -1;
     }
     took.seconds = clock_now() - began;

@@ -13,7 +13,7 @@
 #include "device/device.h"
 
 struct split_devices {
-    struct device *main, *rest;
+    struct device *main, *rest; /* the rest has its rows in host memory (host_rows) */
     struct device
         *stream; /* computes products of the rest for prompts, with weights that are sent to it; NULL: none */
     uint32_t stream_rows; /* from this many rows on; 0 = from as many as measurement says */
