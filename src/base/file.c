@@ -125,23 +125,12 @@ bool map_is_changed(const struct map *m)
     return watch_is_changed(m->watch);
 }
 
-static _Atomic bool some_private;
-
-bool map_all_shared(void)
-{
-    return !some_private;
-}
-
 /* Shared, since of private pages that a driver pins the system makes copies first; but some file systems have only those. */
-static void *map_file(int fd, size_t size)
+static void *map_file(int fd, size_t size, bool *is_private)
 {
     void *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
-    if (p != MAP_FAILED || errno == ENOMEM)
-        return p;
-    p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (p != MAP_FAILED)
-        some_private = true;
-    return p;
+    *is_private = p == MAP_FAILED && errno != ENOMEM;
+    return *is_private ? mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0) : p;
 }
 
 int map_open(struct map *m, const char *path, struct err *e)
@@ -152,11 +141,12 @@ int map_open(struct map *m, const char *path, struct err *e)
     if (fd < 0)
         return -1;
     void *p = NULL;
+    bool is_private = false;
     if (st.st_size) {
         if (map_copies)
             p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         else
-            p = map_file(fd, (size_t)st.st_size);
+            p = map_file(fd, (size_t)st.st_size, &is_private);
         if (p == MAP_FAILED) {
             if (errno == ENOMEM)
                 err_memory(e, log_safe(path), (unsigned long long)st.st_size);
@@ -180,7 +170,7 @@ int map_open(struct map *m, const char *path, struct err *e)
         close(fd);
         return -1;
     }
-    *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd, .watch = w};
+    *m = (struct map){.data = p, .size = (size_t)st.st_size, .fd = fd, .watch = w, .is_private = is_private};
     return 0;
 }
 

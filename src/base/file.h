@@ -30,13 +30,12 @@ struct map {
     size_t size;
     int fd;              /* kept open for the life of the mapping */
     struct watch *watch; /* base/watch.h: whether its bytes are still the same */
+    bool is_private;     /* it could not be mapped shared: a driver that pins it would copy all of it first */
 };
 
 /* An empty file maps to size 0 and data NULL. All errors are ERR_DATA but those of the system. */
 int map_open(struct map *m, const char *path, struct err *e);
 void map_close(struct map *m);
-/* Whether every file so far could be mapped shared: only then may a driver pin the mappings. */
-bool map_all_shared(void);
 /* Copies the first n bytes (the header) into this process's memory, where they stay valid. */
 void map_own(const struct map *m, size_t n);
 /* -1 and ERR_CHANGED: the file's bytes are no longer those that were mapped. Call it after computing with

@@ -680,6 +680,14 @@ bool gguf_is_changed(const struct gguf *g)
     return changed;
 }
 
+bool gguf_is_private(const struct gguf *g)
+{
+    bool is_private = false;
+    for (size_t i = 0; i < g->part_count; i++)
+        is_private |= g->parts[i].map.is_private;
+    return is_private;
+}
+
 size_t gguf_file_bytes(const struct gguf *g)
 {
     return g->bytes;

@@ -85,6 +85,7 @@ const struct tensor *gguf_find_tensor(const struct gguf *g, const char *name); /
 /* Whether the bytes of its files are still those that were mapped (base/file.h). */
 int gguf_check(const struct gguf *g, struct err *e);
 bool gguf_is_changed(const struct gguf *g);
+bool gguf_is_private(const struct gguf *g);   /* some of them could not be mapped shared */
 size_t gguf_file_bytes(const struct gguf *g); /* of all parts */
 /* The file that holds this tensor, and where in it the data begin. */
 const char *gguf_tensor_file(const struct gguf *g, const struct tensor *t, size_t *offset);

@@ -291,6 +291,15 @@ bool store_is_changed(const struct store *s)
     return changed;
 }
 
+bool store_is_private(const struct store *s)
+{
+    const struct store_own *own = s->own;
+    bool is_private = s->gguf && gguf_is_private(s->gguf);
+    for (size_t i = 0; i < own->file_count; i++)
+        is_private |= own->files[i].map.is_private;
+    return is_private;
+}
+
 const char *store_tensor_file(const struct store *s, const struct tensor *t, size_t *offset)
 {
     if (s->gguf)

@@ -49,5 +49,6 @@ const char *store_beside(const struct store *s, const char *file);
 /* -1 and ERR_CHANGED: a file's bytes are no longer those that were mapped (base/file.h). */
 int store_check(const struct store *s, struct err *e);
 bool store_is_changed(const struct store *s); /* without looking */
+bool store_is_private(const struct store *s); /* some file could not be mapped shared (struct map) */
 /* The file that holds this tensor, and where in it the data begin. */
 const char *store_tensor_file(const struct store *s, const struct tensor *t, size_t *offset);

@@ -121,6 +121,7 @@ static void api_session_options(const struct quern_options *o, struct session_op
                    .ctx = o->ctx,
                    .seqs = o->streams,
                    .kv_type = DTYPE_F16,
+                   .no_pin = true, /* the memory is the application's */
                    .device_options = {.threads = o->threads,
                                       .deterministic = o->deterministic != 0,
                                       .exact = o->exact != 0},

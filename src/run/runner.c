@@ -2,12 +2,10 @@
 
 #include "base/clock.h"
 #include "codec/dtype.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/size.h"
 #include "device/split.h"
-#include "run/memory.h"
 #include "run/ranks.h"
 #include "run/seq_images.h"
 #include "run/seq_state.h"
@@ -186,25 +184,40 @@ static void add_bytes(void *arg, weight_id *id)
     b->sum += weight_bytes(&b->weights->all[*id]);
 }
 
-/* Bytes of the CPU's weights that may be pinned for the card: all of them, beside what the CPU repacks of them, where that
- * leaves an eighth of the memory; or none. */
-static uint64_t runner_pin(const struct plan *plan, const struct weights *weights, bool no_repack)
+uint64_t runner_pin_most(const struct runner_pins *p)
+{
+    const uint64_t sum = p->weights + p->weights / 8, /* whole pages, and those between */
+        need = (p->repacked ? 2 : 1) * p->weights + p->kv + p->pinned + p->memory.total / 8;
+    return need < p->memory.available ? sum : 0;
+}
+
+/* Of all models of this process: the system counts pinned pages of files as memory that can be had. */
+static _Atomic uint64_t runner_pinned;
+
+/* What may be pinned of the weights of the CPU, which has what KV is not on the card. */
+static void runner_pin(struct runner *r, const struct weights *weights, const struct device_shape *shape,
+                       bool no_repack)
 {
     struct op_bytes rest = {.weights = weights};
-    struct memory m;
-    memory_read(&m);
-    for (uint32_t i = 0; i < plan->count; i++)
-        if (plan->ops[i].device)
-            plan_each_weight(&plan->ops[i], add_bytes, &rest);
-    const uint64_t need = (no_repack ? 1 : 2) * rest.sum + m.total / 8;
-    return need < m.available && map_all_shared() ? rest.sum + rest.sum / 8
-                                                  : 0; /* whole pages, and those between */
+    struct device_memory all;
+    struct err none = {0};
+    struct runner_pins pins = {.repacked = !no_repack, .pinned = runner_pinned};
+    if (r->device->ops->need(r->device, r->plan, weights, shape, &all, &none))
+        return;
+    for (uint32_t i = 0; i < r->plan->count; i++)
+        if (r->plan->ops[i].device)
+            plan_each_weight(&r->plan->ops[i], add_bytes, &rest);
+    pins.weights = rest.sum;
+    pins.kv = all.kv - size_min(all.kv, r->placement.need.kv);
+    memory_read(&pins.memory);
+    r->pinned = runner_pin_most(&pins);
+    runner_pinned += r->pinned;
 }
 
 /* Opens the CPU beside a GPU, for the layers that are not on the GPU. Activations are rounded by the size of
  * the whole model. */
-static int runner_split(struct runner *r, const struct weights *weights, const struct runner_options *o,
-                        struct err *e)
+static int runner_split(struct runner *r, const struct weights *weights, const struct device_shape *shape,
+                        const struct runner_options *o, struct err *e)
 {
     struct device_options rest = o->device_options, sent = o->device_options;
     struct split_devices of = {.main = r->device, .stream_rows = o->stream_rows};
@@ -214,7 +227,9 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     if (cpu_open(&of.rest, &rest, e))
         return -1;
     sent.streamed = true;
-    sent.pin_most = o->no_pin ? 0 : runner_pin(r->plan, weights, rest.no_repack);
+    if (!o->no_pin)
+        runner_pin(r, weights, shape, rest.no_repack);
+    sent.pin_most = r->pinned;
     sent.memory = sent.copies = 0;
     sent.fp8 = false;
     if (!o->device_options.exact && cuda_open(&of.stream, &sent, &none))
@@ -364,7 +379,7 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
             1e-9 * (double)(m->weights + m->kv + m->scratch), 1e-9 * (double)m->weights, 1e-9 * (double)m->kv,
             1e-9 * (double)m->scratch,
             1e-9 * (double)(want.memory && want.memory < m->free ? want.memory : m->free));
-    if (r->placement.rest && runner_split(r, weights, o, e))
+    if (r->placement.rest && runner_split(r, weights, &want.shape, o, e))
         return -1;
     return runner_fill_device(r, weights, &kv, o, e);
 }
@@ -374,6 +389,8 @@ static void runner_drop_device(struct runner *r)
     if (r->device)
         r->device->ops->close(r->device);
     r->device = NULL;
+    runner_pinned -= r->pinned;
+    r->pinned = 0;
 }
 
 /* Without a named device: the GPU, if there is one and at least a layer fits, else the CPU. */

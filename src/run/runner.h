@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "device/device.h"
 #include "device/place.h"
+#include "run/memory.h"
 #include "run/pages.h"
 
 #include <stdbool.h>
@@ -70,6 +71,7 @@ struct runner {
     uint32_t kv_type;
     uint32_t pool;                        /* pages of each group, fewer where there is a window */
     struct device_options device_options; /* as given */
+    uint64_t pinned;                      /* bytes of weights that may be pinned for the GPU */
     struct pages pages[PLAN_GROUPS_MOST];
     uint32_t least
         [PLAN_GROUPS_MOST]; /* pages that always have memory: with them one sequence can run to its end */
@@ -158,6 +160,16 @@ struct seq_rows {
 int runner_open(struct runner **out, struct plan *plan, const struct weights *weights,
                 const struct runner_options *o, struct err *e);
 void runner_close(struct runner *r);
+
+/* Weights of the CPU that prompts send to a GPU, and what else takes its memory: the weights once more where it repacks
+ * them, its KV, and what other models of this process have pinned. */
+struct runner_pins {
+    uint64_t weights, kv, pinned;
+    bool repacked;
+    struct memory memory;
+};
+/* Bytes that may be pinned: those of all these weights where that leaves an eighth of the memory, or none. */
+uint64_t runner_pin_most(const struct runner_pins *p);
 
 /* Bytes of `pages` pages of KV; 0: of the pages for all sequences. */
 uint64_t runner_kv_bytes(const struct plan *plan, const struct runner_options *o, uint32_t pages);

@@ -230,6 +230,7 @@ int session_open(struct session **out, struct store *store, const struct session
         return err_memory(e, "the model", sizeof *l);
     }
     l->store = store;
+    r.no_pin |= store_is_private(store);
     pthread_mutex_init(&l->lock, NULL);
     adapters_init(&l->adapters);
     sampler_defaults(&l->defaults);

@@ -56,9 +56,9 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
         return err_set(e, ERR_USAGE, "--prefill is f16 or fp8, not '%s'", log_safe(prefill));
     r->device_options.fp8 = prefill && !strcmp(prefill, "fp8");
     /* models that share a limit take what they need */
-    const bool shared = args_has(a, "memory") && args_int(a, "memory", 0) && !r->device_options.fp8;
-    r->no_pin = args_flag(a, "no-pinned-weights") || (args_has(a, "memory") && args_int(a, "memory", 0));
-    const int64_t copies = args_int(a, "gpu-copies", shared ? 0 : -1);
+    const bool shared = args_has(a, "memory") && args_int(a, "memory", 0);
+    r->no_pin = args_flag(a, "no-pinned-weights") || shared;
+    const int64_t copies = args_int(a, "gpu-copies", shared && !r->device_options.fp8 ? 0 : -1);
     r->device_options.copies = copies < 0 ? COPIES_AUTO : (uint64_t)copies;
     r->device_options.no_parity = args_flag(a, "no-parity");
     if (memory &&

@@ -75,6 +75,12 @@ def test_experts_stay_on_the_cpu(quern, fake):
     assert "): experts of layers 0" in lines[1] and "attention" not in lines[1]
 
 
+def test_weights_are_pinned_unless_told_otherwise(quern, fake):
+    pinned = "  pinned in the machine's memory as prompts first send it: "
+    assert any(line.startswith(pinned) for line in where(quern, fake, "--cpu-moe", model=MOE))
+    assert not any("pinned" in line for line in where(quern, fake, "--cpu-moe", "--no-pinned-weights", model=MOE))
+
+
 def test_prompts_send_some_of_the_experts(quern, fake):
     args = ["bench", MOE, "--device", "cuda", "--no-parity", "--cpu-moe", "-p", "64", "-n", "0", "-r", "1", "--json"]
     none, two, all_of_them = (quern(*args, "--sent-experts", n, env=fake).json()[0]["sent_gb"] for n in ("0", "2", "999"))

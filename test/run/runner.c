@@ -240,12 +240,37 @@ static void memory_follows_the_sequences(void **state)
     session_close(l);
 }
 
+/* An eighth of the memory is left beside the weights, which may be there twice, KV and what others have pinned. */
+static void weights_are_pinned_where_there_is_room(void **state)
+{
+    (void)state;
+    const uint64_t gb = 1 << 30;
+    struct runner_pins p = {.weights = 48 * gb, .memory = {.total = 128 * gb, .available = 120 * gb}};
+    assert_int_equal(runner_pin_most(&p), 54 * gb);
+    p.repacked = true; /* 48 + 48 + 16 of 120 */
+    assert_int_equal(runner_pin_most(&p), 54 * gb);
+    p.kv = 8 * gb - 1;
+    assert_int_equal(runner_pin_most(&p), 54 * gb);
+    p.kv = 8 * gb;
+    assert_int_equal(runner_pin_most(&p), 0);
+    p.kv = 0;
+    p.pinned = 8 * gb;
+    assert_int_equal(runner_pin_most(&p), 0);
+    p.repacked = false;
+    assert_int_equal(runner_pin_most(&p), 54 * gb);
+    p.memory.available = 72 * gb;
+    assert_int_equal(runner_pin_most(&p), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_accounted),          cmocka_unit_test(overflow_is_refused),
-        cmocka_unit_test(shared_page_is_copied),        cmocka_unit_test(pool_is_as_large_as_there_is_room),
+        cmocka_unit_test(pages_are_accounted),
+        cmocka_unit_test(overflow_is_refused),
+        cmocka_unit_test(shared_page_is_copied),
+        cmocka_unit_test(pool_is_as_large_as_there_is_room),
         cmocka_unit_test(memory_follows_the_sequences),
+        cmocka_unit_test(weights_are_pinned_where_there_is_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
