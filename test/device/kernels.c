@@ -235,13 +235,21 @@ static void (*product_kernel(const struct kernels *k, uint32_t type,
     return kind == PRODUCT_BF16 ? k->matmul_bf16 : k->matmul_float;
 }
 
-/* With `fixed`, rows [first, first + m) are what they are among all the others, bit by bit. */
+/* Products of types that can be repacked to integers always have the same bits. */
+static bool product_is_fixed(const struct matmul *job, const struct kernels *k,
+                             void (*kernel)(const struct matmul *))
+{
+    return kernel == k->matmul_q8[job->type] && k->packed_bytes && k->packed_bytes(job->type, job->k);
+}
+
+/* These, and the others with `fixed`: rows [first, first + m) are what they are among all the
+ * others, bit by bit. */
 static void product_check_fixed(struct cpu_product *p, const struct kernels *k, uint32_t first, uint32_t m,
                                 void (*kernel)(const struct matmul *), void *scratch)
 {
     struct matmul all = p->job, some = p->job;
     float *y = mem_alloc((size_t)M_MOST * p->cols, sizeof *y);
-    all.fixed = some.fixed = true;
+    all.fixed = some.fixed = !product_is_fixed(&all, k, kernel);
     all.scratch = some.scratch = scratch;
     all.m = M_MOST;
     some.m = m;
@@ -292,7 +300,7 @@ static void product_check_packed(struct cpu_product *p, const struct kernels *k,
     memset(y, 0, bytes);
     memset(p->y, 0, bytes);
     job.scratch = scratch;
-    job.fixed = true;
+    job.fixed = !product_is_fixed(&job, k, kernel);
     job.m = M_MOST;
     kernel(&job);
     job.y = y;
@@ -328,6 +336,7 @@ static void product_check_tier(struct cpu_product *p, const struct kernels *k, e
     for (size_t i = 0; i < sizeof ms / sizeof *ms; i++)
         product_check(p, k, ms[i], kernel, scratch);
     product_check_fixed(p, k, 13, 1, kernel, scratch);
+    product_check_fixed(p, k, 31, 2, kernel, scratch);
     product_check_fixed(p, k, 2, 3, kernel, scratch);
     product_check_fixed(p, k, 50, 37, kernel, scratch);
     if (kind != PRODUCT_FLOAT) {

@@ -3,6 +3,7 @@
 #include "reference.h"
 
 #include "base/mem.h"
+#include "device/cpu/cpu.h"
 
 enum { HEADS = 6, KV_HEADS = 2, DIM = 24, VDIM = 20 };
 
@@ -361,6 +362,53 @@ static void test_moe_sides(void **state)
         }
 }
 
+static bool any_repacked(const struct device *d, weight_id id)
+{
+    const struct packed *p = &((const struct cpu *)d)->packed[id];
+    for (uint32_t i = 0; i < 12 * 3 * p->slabs; i++) /* panels of 96 rows of 12 experts */
+        if (p->done[i])
+            return true;
+    return false;
+}
+
+/* Experts that single rows want are read in the file's layout, and repacked when several rows want one. The bits stay. */
+static void test_moe_repacking(void **state)
+{
+    (void)state;
+    struct rig *g = rig_new();
+    float alone[64];
+    add_moe(g, 1);
+    const weight_id up = g->plan.ops[1].moe.up.weight;
+    rig_begin(g, 16, DTYPE_F32);
+    struct device *d =
+        rig_device(g, &(struct device_options){.threads = 1, .activations = 8, .deterministic = true});
+    const struct kernels *k = ((struct cpu *)d)->k;
+    if (!k->streams || !k->streams(DTYPE_Q8_0)) {
+        print_message("the tier %s repacks experts for single rows, too: skipped\n", k->tier);
+    } else {
+        for (int i = 0; i < 5; i++) {
+            rig_batch(g);
+            rig_add(g, 0, 1);
+            memcpy(alone, rig_run(g, d), sizeof alone);
+        }
+        assert_false(any_repacked(d, up));
+        const struct step single = g->step;
+        const struct step_seq seq = g->seq[0];
+        const int32_t id = g->ids[0], pos = g->pos[0];
+        rig_batch(g);
+        rig_add(g, 1, 8); /* of a guess: eight rows with three of twelve experts each */
+        rig_run(g, d);
+        assert_true(any_repacked(d, up));
+        g->step = single;
+        g->seq[0] = seq;
+        g->ids[0] = id;
+        g->pos[0] = pos;
+        assert_memory_equal(alone, rig_run(g, d), sizeof alone);
+    }
+    d->ops->close(d);
+    rig_end(g);
+}
+
 static void test_logits(void **state)
 {
     (void)state;
@@ -535,9 +583,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_open),   cmocka_unit_test(test_embed),     cmocka_unit_test(test_qkv),
         cmocka_unit_test(test_latent), cmocka_unit_test(test_out),       cmocka_unit_test(test_ffn),
-        cmocka_unit_test(test_moe),    cmocka_unit_test(test_moe_sides), cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_outs),   cmocka_unit_test(test_bad_steps), cmocka_unit_test(test_pages),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_moe),    cmocka_unit_test(test_moe_sides), cmocka_unit_test(test_moe_repacking),
+        cmocka_unit_test(test_logits), cmocka_unit_test(test_outs),      cmocka_unit_test(test_bad_steps),
+        cmocka_unit_test(test_pages),  cmocka_unit_test(test_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -195,10 +195,11 @@ struct cpu_product {
     size_t y_stride;
 };
 void lane_product(const struct lane *l, const struct rows *x, const struct cpu_product *p);
-/* Sets where the weight is, or will be, repacked for this product, if it is repacked at all. True: this is
- * the first use; the product is done in pieces of *piece columns, and after each the file's pages of it are
+/* Sets where the weight is, or will be, repacked for this product of `lines` rounded rows, if it is repacked at all. True:
+ * it is repacked now; the product is done in pieces of *piece columns, and after each the file's pages of it are
  * dropped. (A later read loads them again: an embedding that is also the head.) */
-bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece);
+bool lane_find_packed(const struct lane *l, const struct cpu_product *p, uint32_t lines, struct matmul *job,
+                      uint32_t *piece);
 void lane_forget_weight(const struct lane *l, const struct cpu_product *p, uint32_t n0, uint32_t n1);
 /* The adapters of a row of the step; NULL = none. */
 const struct adapter_mix *lane_mix(const struct lane *l, uint32_t row);

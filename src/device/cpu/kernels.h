@@ -205,6 +205,8 @@ struct kernels {
     void (*matmul_q8[KERNEL_TYPES])(const struct matmul *job);
     /* Bytes of a repacked panel of k values; 0: not for this type. NULL: this tier never repacks. */
     size_t (*packed_bytes)(uint32_t type, uint32_t k);
+    /* Whether one line of activations takes as long with weights of this type in the file's layout: it waits for memory. */
+    bool (*streams)(uint32_t type);
     /* Float products for any type with a decoder (F32, F16 and BF16 directly). */
     void (*matmul_float)(const struct matmul *job);
     /* Products of F16 and BF16 weights, these and x rounded to bf16. */

@@ -12,7 +12,7 @@ enum {
     PACKED_MOST = 2,
     LINE_ALONE = 0,
     SUMS_OF_16 = 1,
-    FILE_MOST = FEW
+    FILE_STREAMS = 1
 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)

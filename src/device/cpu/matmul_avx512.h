@@ -9,7 +9,7 @@ enum {
     PACKED_MOST = 32,
     LINE_ALONE = 1,
     SUMS_OF_16 = 0,
-    FILE_MOST = 0,
+    FILE_STREAMS = 1,
     LINE_AHEAD = 512
 };
 

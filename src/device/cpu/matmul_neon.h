@@ -16,7 +16,7 @@ enum {
     PACKED_MOST = 4,
     LINE_ALONE = 0,
     SUMS_OF_16 = 0,
-    FILE_MOST = 0
+    FILE_STREAMS = 0
 };
 
 ALWAYS_INLINE __m256i multiply_bytes(bool is_signed, __m256i w)

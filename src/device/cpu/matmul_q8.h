@@ -9,22 +9,18 @@
  *   panel_ready, tile_ready  a panel or a tile that is complete, in an order of its own
  *   LINE_ALONE      both take a single line that is packed without room for others
  *   SUMS_OF_16      dot_bytes has sums of 16 bits on the way: see matmul_classes.h
+ *   FILE_STREAMS    matmul_file.h is as fast as memory on such processors, for types that `streams` is said of
  *   PACKED_MOST     as long as there are no more rows it is given packed groups (matmul_packed.h) as they are
- *   FILE_MOST       as long as there are no more lines, weights that are not repacked are read in the file's layout
  *
- * Few rows of activations stream along the weights in the file's layout; more go through panels. Both use the
- * same quants and scales: they differ by the order of float additions alone. */
+ * One or two lines of types that can be repacked go by matmul_file.h as long as they are not. Few lines of the others stream
+ * along the weights, too: their sums are in another order than in panels, and take fewer instructions, which these types
+ * have too many of already. */
 #pragma once
 
+#include "device/cpu/matmul_file.h"
 #include "device/cpu/matmul_packed.h"
 
-/* What to subtract from the bytes that are multiplied. */
-ALWAYS_INLINE int q8_centre(uint32_t type)
-{
-    return unit_traits[type].is_signed ? SIGNED_OFFSET : unit_traits[type].offset;
-}
-
-/* ---- few rows: bound by memory ---- */
+/* ---- few rows of types that are never repacked ---- */
 
 /* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
  * 32 or by 16. */
@@ -32,31 +28,6 @@ struct q8_row {
     int8_t *q;
     float *d, *sum;
 };
-
-/* The sums of both halves of 32 quants. */
-ALWAYS_INLINE void q8_halves(const int8_t *q, int32_t half[2])
-{
-    __m256i v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load_32(q));
-    v = _mm256_madd_epi16(v, _mm256_set1_epi16(1));
-    v = _mm256_hadd_epi32(v, v);
-    v = _mm256_hadd_epi32(v, v);
-    half[0] = _mm256_cvtsi256_si32(v);
-    half[1] = _mm256_extract_epi32(v, 4);
-}
-
-static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t groups, float *sum)
-{
-    for (uint32_t g = 0; g < groups; g++) {
-        int32_t half[2];
-        q8_halves(q + 32 * (size_t)g, half);
-        if (halves) {
-            sum[2 * g] = d[g] * (float)half[0];
-            sum[2 * g + 1] = d[g] * (float)half[1];
-        } else {
-            sum[g] = d[g] * (float)(half[0] + half[1]);
-        }
-    }
-}
 
 /* The scale of each 32-bit lane of group g, from c: one for a group of 32, or one for each half. */
 ALWAYS_INLINE __m256 lane_scales(bool halves, const __m256 c[2], int g)
@@ -111,17 +82,6 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
             acc[r][i] = _mm256_fmadd_ps(b, _mm256_loadu_ps(sum), acc[r][i]);
         }
     }
-}
-
-/* Rounded rows: those of x, or with their rests twice as many. */
-ALWAYS_INLINE uint32_t q8_lines(const struct matmul *job)
-{
-    return job->rests ? 2 * job->m : job->m;
-}
-
-ALWAYS_INLINE bool q8_one_line(const struct matmul *job)
-{
-    return LINE_ALONE && q8_lines(job) == 1;
 }
 
 /* Lines [0, FEW) of x into scratch; those past the end repeat the last one. */
@@ -233,21 +193,10 @@ static void q8_pack_line(uint32_t type, const struct matmul *job, uint32_t k0, u
 {
     const bool halves = unit_traits[type].halves;
     const uint32_t groups = width / 32;
-    int32_t *start = (int32_t *)t->start, half[2];
     memcpy(t->q, job->q8.q + k0, width);
     memcpy(t->d, job->q8.d + k0 / 32, groups * sizeof(float));
     q8_sums(halves, (const int8_t *)t->q, (const float *)t->d, groups, (float *)t->sum);
-    for (uint32_t g = 0; g < groups && q8_centre(type); g++) {
-        q8_halves((const int8_t *)t->q + 32 * g, half);
-        if (halves) {
-            start[2 * g] = half[0] * -q8_centre(type);
-            start[2 * g + 1] = half[1] * -q8_centre(type);
-        } else {
-            start[g] = (half[0] + half[1]) * -q8_centre(type);
-        }
-    }
-    if (!q8_centre(type))
-        memset(start, 0, (halves ? 2 : 1) * groups * sizeof *start);
+    q8_starts(halves, q8_centre(type), (const int8_t *)t->q, groups, (int32_t *)t->start);
 }
 
 /* Eight weight rows of one unit, decoded; then they are turned into columns. */
@@ -259,12 +208,10 @@ struct q8_unit_rows {
 static void q8_turn_scales(const float rows[8][16], int count, float (*panel)[PANEL])
 {
     for (int i = 0; i < count; i += 8) {
-        __m256i v[8];
-        for (int r = 0; r < 8; r++)
-            v[r] = load_32(rows[r] + i);
-        transpose_8(v);
+        __m256 v[8];
+        turn_eight(rows, i, v);
         for (int g = 0; g < 8; g++)
-            _mm256_store_si256((__m256i *)panel[i + g], v[g]);
+            _mm256_store_ps(panel[i + g], v[g]);
     }
 }
 
@@ -401,25 +348,29 @@ ALWAYS_INLINE void q8_many(uint32_t type, const struct matmul *job)
     }
 }
 
-/* Many rows; and few ones where results may not depend on their number, or where weights are repacked already, or here. */
-ALWAYS_INLINE bool q8_by_panels(const struct matmul *job)
+/* Many rows; and few ones where weights are repacked already, or here, or where only panels have the bits that are
+ * wanted. */
+ALWAYS_INLINE bool q8_by_panels(uint32_t type, const struct matmul *job)
 {
     const struct packed *p = job->packed;
-    if (!p)
-        return job->fixed || q8_lines(job) > FEW;
-    return job->fixed || job->repack || q8_lines(job) > FILE_MOST || p->done[job->panel * p->slabs];
+    if (unit_traits[type].low)
+        return q8_lines(job) > FILE_LINES || (p && (job->repack || p->done[job->panel * p->slabs]));
+    return job->fixed || q8_lines(job) > FEW;
 }
 
 ALWAYS_INLINE void matmul_q8(uint32_t type, const struct matmul *job)
 {
-    if (q8_by_panels(job))
+    const uint32_t lines = q8_lines(job);
+    if (q8_by_panels(type, job))
         q8_many(type, job);
-    else if (q8_lines(job) == 1)
+    else if (unit_traits[type].low && job->rests)
+        q8_file(type, job, 2, 2);
+    else if (unit_traits[type].low)
+        lines == 1 ? q8_file(type, job, 1, 1) : q8_file(type, job, 2, 1);
+    else if (lines == 1)
         q8_few(type, job, 1);
-    else if (q8_lines(job) == 2)
-        q8_few(type, job, 2);
     else
-        q8_few(type, job, FEW);
+        lines == 2 ? q8_few(type, job, 2) : q8_few(type, job, FEW);
 }
 
 /* A family of types: the functions, and their places in the table. */

@@ -24,10 +24,16 @@ static size_t matmul_packed_bytes(uint32_t type, uint32_t k)
     return kernel_bf16(type) ? bf16_packed_bytes(k) : 0;
 }
 
+static bool matmul_streams(uint32_t type)
+{
+    return FILE_STREAMS && type < DTYPE_MOST && unit_traits[type].streams;
+}
+
 /* Families of types fill in their own. */
 static void matmul_fill_tier(struct kernels *k, void (*bf16)(const struct matmul *job))
 {
     k->packed_bytes = matmul_packed_bytes;
+    k->streams = matmul_streams;
     k->matmul_float = matmul_float;
     k->matmul_bf16 = bf16;
     k->scratch_bytes = sizeof(union matmul_scratch);

@@ -28,7 +28,7 @@ struct unit_scales {
     __m256 a[2], b[2];
 };
 
-/* What the vector tiers know of a block type: one row each. A constant type folds to constants. The last four are of
+/* What the vector tiers know of a block type: one row each. A constant type folds to constants. The last five are of
  * repacked weights (matmul_packed.h); types without `low` are never repacked: they decode by large tables, or are rare. */
 struct unit_traits {
     uint16_t bytes; /* of a unit */
@@ -41,6 +41,7 @@ struct unit_traits {
     uint8_t high;   /* bits above them */
     bool headed;    /* units have heads */
     bool coded;     /* values are codes of sixteen levels */
+    bool streams; /* one line waits for memory in the file's layout, too: it need not be repacked for that */
 };
 
 static const struct unit_traits unit_traits[DTYPE_MOST] = {
@@ -48,7 +49,8 @@ static const struct unit_traits unit_traits[DTYPE_MOST] = {
     [DTYPE_Q4_1] = {.bytes = 8 * sizeof(struct block_q4_1), .has_min = true, .depth = 8, .low = 4},
     [DTYPE_Q5_0] = {.bytes = 8 * sizeof(struct block_q5_0), .offset = 16, .depth = 4, .low = 4, .high = 1},
     [DTYPE_Q5_1] = {.bytes = 8 * sizeof(struct block_q5_1), .has_min = true, .depth = 4, .low = 4, .high = 1},
-    [DTYPE_Q8_0] = {.bytes = 8 * sizeof(struct block_q8_0), .is_signed = true, .depth = 1, .low = 8},
+    [DTYPE_Q8_0] =
+        {.bytes = 8 * sizeof(struct block_q8_0), .is_signed = true, .depth = 1, .low = 8, .streams = true},
     [DTYPE_IQ4_NL] =
         {.bytes = 8 * sizeof(struct block_iq4_nl), .is_signed = true, .depth = 1, .low = 4, .coded = true},
     [DTYPE_MXFP4] =
@@ -68,21 +70,27 @@ static const struct unit_traits unit_traits[DTYPE_MOST] = {
                     .low = 2,
                     .high = 1,
                     .headed = true},
-    [DTYPE_Q4_K] =
-        {.bytes = sizeof(struct block_q4_k), .has_min = true, .depth = 8, .low = 4, .headed = true},
+    [DTYPE_Q4_K] = {.bytes = sizeof(struct block_q4_k),
+                    .has_min = true,
+                    .depth = 8,
+                    .low = 4,
+                    .headed = true,
+                    .streams = true},
     [DTYPE_Q5_K] = {.bytes = sizeof(struct block_q5_k),
                     .has_min = true,
                     .depth = 4,
                     .low = 4,
                     .high = 1,
-                    .headed = true},
+                    .headed = true,
+                    .streams = true},
     [DTYPE_Q6_K] = {.bytes = sizeof(struct block_q6_k),
                     .offset = 32,
                     .halves = true,
                     .depth = 2,
                     .low = 4,
                     .high = 2,
-                    .headed = true},
+                    .headed = true,
+                    .streams = true},
     [DTYPE_IQ1_S] = {.bytes = sizeof(struct block_iq1_s), .offset = 9, .depth = 4},
     [DTYPE_IQ1_M] = {.bytes = sizeof(struct block_iq1_m), .offset = 9, .halves = true, .depth = 2},
     [DTYPE_IQ2_XXS] = {.bytes = sizeof(struct block_iq2_xxs), .is_signed = true, .depth = 1},

@@ -289,7 +289,7 @@ static void lane_round_product(const struct lane *l, const struct rows *x, const
                                struct matmul *job)
 {
     uint32_t piece = job->n1;
-    const bool first = lane_find_packed(l, p, job, &piece);
+    const bool first = lane_find_packed(l, p, x->m * x->terms, job, &piece);
     job->rests = x->terms > 1;
     for (uint32_t a = 0, b; a < job->n1; a = b) {
         b = job->n1 - a < piece ? job->n1 : a + piece;

@@ -81,7 +81,8 @@ void cpu_packed_close(struct cpu *d)
  * has at most one piece in memory twice. */
 enum { PACKED_PIECE = 4 << 20, PACKED_ROWS = 8 };
 
-bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct matmul *job, uint32_t *piece)
+bool lane_find_packed(const struct lane *l, const struct cpu_product *p, uint32_t lines, struct matmul *job,
+                      uint32_t *piece)
 {
     const struct weight *w = lane_weight(l, p->linear.weight);
     struct packed *packed = l->d->packed ? &l->d->packed[p->linear.weight] : NULL;
@@ -89,8 +90,10 @@ bool lane_find_packed(const struct lane *l, const struct cpu_product *p, struct 
         return false;
     job->packed = packed;
     job->panel = (size_t)p->matrix * packed_panels(w) + p->n0 / KERNEL_PANEL;
-    /* Prompts do not repack: the first step that only decodes does. */
-    job->repack = l->s->rows <= PACKED_ROWS * l->s->seqs;
+    /* Prompts do not repack: the first step that only decodes does. It costs more than many products, so an expert, which
+     * few tokens want, is left as it is while a single line wants it and the file's layout is as fast. */
+    const bool seldom = w->count > 1 && lines == 1 && l->k->streams(w->type);
+    job->repack = l->s->rows <= PACKED_ROWS * l->s->seqs && !seldom;
     if (!job->repack || packed->done[job->panel * packed->slabs])
         return false;
     const size_t panels = PACKED_PIECE / (KERNEL_PANEL * w->row_bytes);

@@ -1,0 +1,62 @@
+/* Lines of rounded activations: those of x, or with the rests of their rounding twice as many. What products need to know of
+ * them, whichever way they read the weights. A tier's file defines SIGNED_OFFSET before it includes this one. */
+#pragma once
+
+#include "device/cpu/matmul_panel.h"
+
+/* What to subtract from the bytes that are multiplied. */
+ALWAYS_INLINE int q8_centre(uint32_t type)
+{
+    return unit_traits[type].is_signed ? SIGNED_OFFSET : unit_traits[type].offset;
+}
+
+ALWAYS_INLINE uint32_t q8_lines(const struct matmul *job)
+{
+    return job->rests ? 2 * job->m : job->m;
+}
+
+ALWAYS_INLINE bool q8_one_line(const struct matmul *job)
+{
+    return LINE_ALONE && q8_lines(job) == 1;
+}
+
+/* The sums of both halves of 32 quants. */
+ALWAYS_INLINE void q8_halves(const int8_t *q, int32_t half[2])
+{
+    __m256i v = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load_32(q));
+    v = _mm256_madd_epi16(v, _mm256_set1_epi16(1));
+    v = _mm256_hadd_epi32(v, v);
+    v = _mm256_hadd_epi32(v, v);
+    half[0] = _mm256_cvtsi256_si32(v);
+    half[1] = _mm256_extract_epi32(v, 4);
+}
+
+static void q8_sums(bool halves, const int8_t *q, const float *d, uint32_t groups, float *sum)
+{
+    for (uint32_t g = 0; g < groups; g++) {
+        int32_t half[2];
+        q8_halves(q + 32 * (size_t)g, half);
+        if (halves) {
+            sum[2 * g] = d[g] * (float)half[0];
+            sum[2 * g + 1] = d[g] * (float)half[1];
+        } else {
+            sum[g] = d[g] * (float)(half[0] + half[1]);
+        }
+    }
+}
+
+/* What integer sums begin with where bytes have an offset. */
+static void q8_starts(bool halves, int centre, const int8_t *q, uint32_t groups, int32_t *start)
+{
+    for (uint32_t g = 0; g < groups; g++) {
+        int32_t half[2] = {0};
+        if (centre)
+            q8_halves(q + 32 * (size_t)g, half);
+        if (halves) {
+            start[2 * g] = half[0] * -centre;
+            start[2 * g + 1] = half[1] * -centre;
+        } else {
+            start[g] = (half[0] + half[1]) * -centre;
+        }
+    }
+}
