@@ -1,4 +1,4 @@
-"""Weights that are laid out anew for the products: the same text to the last bit, and no second copy of the file."""
+"""Weights that are repacked for the products: the same text to the last bit, and no second copy of the file."""
 import json
 import math
 import subprocess
@@ -15,7 +15,7 @@ STORY = "Describe in a few words how a water mill turns grain into flour, and wh
 def tiers(quern):
     has = quern("doctor", "--json").json()["tiers"]
     if not has["avx2"]:
-        pytest.skip("this machine has no AVX2: nothing is laid out anew")
+        pytest.skip("this machine has no AVX2: nothing is repacked")
     return has
 
 
@@ -41,13 +41,13 @@ def halves(quern, smollm2, tmp_path_factory):
     return path
 
 
-def check_bits(binary, model, *options):
-    """Before and after, alone and in a batch; and as --deterministic has them from the file."""
+def check_bits(binary, model, *options, from_file=("--no-repack",)):
+    """Before and after, alone and in a batch; and from the file's layout."""
     s = Server(binary, model, "--device", "cpu", "--slots", "6", *options)
     first, batch = texts(s)
     again, _ = texts(s)
     assert s.stop() == 0
-    s = Server(binary, model, "--device", "cpu", "--slots", "6", *options, "--no-repack", "--deterministic")
+    s = Server(binary, model, "--device", "cpu", "--slots", "6", *options, *from_file)
     plain, _ = texts(s)
     assert s.stop() == 0
     assert first == batch == again == plain
@@ -58,7 +58,8 @@ def test_the_bits_are_the_same(tiers, binary, smollm2, halves, tier):
     if not tiers[tier]:
         pytest.skip(f"this machine has no {tier}")
     check_bits(binary, smollm2, "--tier", tier)
-    check_bits(binary, halves, "--tier", tier, "--activations", "8")
+    check_bits(binary, smollm2, "--tier", tier, "--activations", "8")
+    check_bits(binary, halves, "--tier", tier, "--activations", "8", from_file=("--no-repack", "--deterministic"))
 
 
 def test_bf16_is_near_to_floats(quern, halves):
