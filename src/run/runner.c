@@ -227,7 +227,7 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     if (cpu_open(&of.rest, &rest, e))
         return -1;
     sent.streamed = true;
-    if (!o->no_pin)
+    if (!o->no_pin && !o->device_options.exact) /* then nothing is sent */
         runner_pin(r, weights, shape, rest.no_repack);
     sent.pin_most = r->pinned;
     sent.memory = sent.copies = 0;

@@ -3,12 +3,12 @@
  *   gpu_bench decode PRESET STREAMS KEYS [TYPE]   a few steps
  *   gpu_bench rest PRESET          the same: 512 tokens behind 4,000 that are known
  *   gpu_bench kernels              products over the shapes of two models, by rows
- *   gpu_bench product OUTPUTS COLUMNS ROWS [WAY]   one of them; WAY: few, split or even, as in `large`
+ *   gpu_bench product OUTPUTS COLUMNS ROWS [WAY]   one of them; WAY: few, split or stream-k, as in `large`
  *   gpu_bench few                  the same for every way to share the work of gemm_staged_few
  *   gpu_bench many                 the same for every way to share the work of gemm_many, for many_cost of variants.c
  *   gpu_bench large [WAY]          products of Llama 3 70B, and 8B's largest, of 17 to 64 rows: by gemm_staged_few (few), by
  *                                  gemm_many with whole bands or bands whose columns are shared (split), with equal shares
- *                                  (even), and as it is chosen; for the costs of variants.c */
+ *                                  (stream-k), and as it is chosen; for the costs of variants.c */
 #include "device/split.h"
 #include "rig.h"
 
@@ -504,7 +504,7 @@ static void many_of(struct gpu *g, uint32_t fmt, const char *name, const struct 
             if (shapes[s].n > 100000 && rows[i] > 128)
                 continue;
             printf("%-5s %6ux%-5u M=%-4u chosen %u:%u%s %.1f |", name, shapes[s].n, shapes[s].k, rows[i],
-                   how.grid.threads / 128, how.split, how.stream_k ? " even" : "",
+                   how.grid.threads / 128, how.split, how.stream_k ? " stream-k" : "",
                    time_product(g, at, fmt, shapes[s], rows[i], &how));
             for (uint32_t groups = 4; groups; groups /= 2)
                 for (uint32_t n = 1; n <= 12 && n <= shapes[s].k / 256; n++) {
@@ -549,8 +549,8 @@ static void way_of(struct gpu *g, const struct places *at, uint32_t fmt, struct 
         return;
     }
     for (uint32_t groups = 4; groups; groups /= 2) {
-        if (!strcmp(way, "even") && gpu_gemm_many_stream_k(&g->profile, &p, rows, groups, 0, &how))
-            printf(" | even %u x %u %.1f", how.grid.y, groups, time_product(g, at, fmt, shape, m, &how));
+        if (!strcmp(way, "stream-k") && gpu_gemm_many_stream_k(&g->profile, &p, rows, groups, 0, &how))
+            printf(" | stream-k %u x %u %.1f", how.grid.y, groups, time_product(g, at, fmt, shape, m, &how));
         for (uint32_t n = 1; n <= 8 && !strcmp(way, "split"); n++)
             if (gpu_gemm_many_as(&g->profile, &p, rows, groups, n, &how) && groups > 1 &&
                 (n == 1 || 4 * how.grid.y * n > 3 * how.held * (uint32_t)g->profile.sms))
@@ -564,7 +564,7 @@ static void large_of(struct gpu *g, uint32_t fmt, const char *name, const struct
     static const struct shape large[] = {{57344, 8192}, {8192, 28672}, {8192, 8192},
                                          {10240, 8192}, {28672, 4096}, {4096, 14336}};
     static const uint32_t rows[] = {17, 32, 64};
-    static const char *const ways[] = {"few", "split", "even"};
+    static const char *const ways[] = {"few", "split", "stream-k"};
     for (size_t s = 0; s < sizeof large / sizeof large[0]; s++)
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
             const uint32_t m = rows[i];
@@ -576,7 +576,7 @@ static void large_of(struct gpu *g, uint32_t fmt, const char *name, const struct
                                        false);
             printf("%-5s %6ux%-5u M=%-2u chosen %s %u:%u%s %.1f", name, large[s].n, large[s].k, m,
                    gpu_kernel_name(how.kernel), how.grid.threads / 128, how.split,
-                   how.stream_k ? " even" : "", time_product(g, at, fmt, large[s], m, &how));
+                   how.stream_k ? " stream-k" : "", time_product(g, at, fmt, large[s], m, &how));
             for (size_t w = 0; w < sizeof ways / sizeof ways[0]; w++)
                 if (!only || !strcmp(only, ways[w]))
                     way_of(g, at, fmt, large[s], m, ways[w]);

@@ -16,33 +16,17 @@
 /* Lines at most. */
 enum { FILE_LINES = 2 };
 
-/* One line in scratch. Those of a type with minima have `sum`, d * sum of the quants, the others `start`, what cancels the
- * offset of the weights; by 32 or by 16. */
-struct q8_line {
-    int8_t *q;
-    float *d, *sum;
-    int32_t *start;
-};
-
-/* All lines of x into scratch. */
+/* All lines of x, with what this type's sums want. */
 static void q8_copy_lines(const struct matmul *job, bool halves, bool has_min, int centre,
                           struct q8_line x[FILE_LINES])
 {
-    const size_t units = (job->k + UNIT - 1) / UNIT;
     const uint32_t groups = job->k / 32, lines = q8_lines(job), parts = halves ? 2 : 1;
-    uint8_t *at = job->scratch;
     for (uint32_t r = 0; r < lines; r++) {
-        x[r] = (struct q8_line){.q = (int8_t *)at,
-                                .d = (float *)(at + units * UNIT),
-                                .sum = (float *)(at + units * (UNIT + UNIT / 8)),
-                                .start = (int32_t *)(at + units * (UNIT + UNIT / 8))};
-        memcpy(x[r].q, job->q8.q + r * job->q8.q_stride, job->k);
-        memcpy(x[r].d, job->q8.d + r * job->q8.s_stride, groups * sizeof(float));
+        x[r] = q8_copy_line(job, r);
         if (has_min)
             q8_sums(halves, x[r].q, x[r].d, groups, x[r].sum);
         else
             q8_starts(halves, centre, x[r].q, groups, x[r].start);
-        at += units * Q8_ROW_BYTES;
     }
     for (uint32_t i = 0; has_min && job->rests && i < parts * groups; i++)
         x[0].sum[i] += x[1].sum[i];

@@ -20,6 +20,25 @@ ALWAYS_INLINE bool q8_one_line(const struct matmul *job)
     return LINE_ALONE && q8_lines(job) == 1;
 }
 
+/* One line in scratch. `sum` is d * sum of the quants; or `start`, what cancels the offset of the weights, is in the same
+ * place; by 32 or by 16. */
+struct q8_line {
+    int8_t *q;
+    float *d, *sum;
+    int32_t *start;
+};
+
+/* Line r of x to its place in scratch, without sums. */
+static struct q8_line q8_copy_line(const struct matmul *job, uint32_t r)
+{
+    const size_t units = (job->k + UNIT - 1) / UNIT;
+    uint8_t *at = (uint8_t *)job->scratch + r * units * Q8_ROW_BYTES, *sums = at + units * (UNIT + UNIT / 8);
+    const struct q8_line line = {(int8_t *)at, (float *)(at + units * UNIT), (float *)sums, (int32_t *)sums};
+    memcpy(line.q, job->q8.q + r * job->q8.q_stride, job->k);
+    memcpy(line.d, job->q8.d + r * job->q8.s_stride, job->k / 32 * sizeof *line.d);
+    return line;
+}
+
 /* The sums of both halves of 32 quants. */
 ALWAYS_INLINE void q8_halves(const int8_t *q, int32_t half[2])
 {

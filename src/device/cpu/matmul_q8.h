@@ -22,13 +22,6 @@
 
 /* ---- few rows of types that are never repacked ---- */
 
-/* One row of activations in scratch, zeros behind it up to a whole unit. sum = d * sum of the quants, by
- * 32 or by 16. */
-struct q8_row {
-    int8_t *q;
-    float *d, *sum;
-};
-
 /* The scale of each 32-bit lane of group g, from c: one for a group of 32, or one for each half. */
 ALWAYS_INLINE __m256 lane_scales(bool halves, const __m256 c[2], int g)
 {
@@ -53,7 +46,7 @@ ALWAYS_INLINE void joint_scales(bool halves, const struct unit_scales *s, const 
 enum { SUMS = 4 };
 
 /* acc (rows, SUMS) += the unit whose bytes are at p, times unit u of each row of x. */
-ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row *x, size_t u, int rows,
+ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_line *x, size_t u, int rows,
                             __m256 (*acc)[SUMS])
 {
     const bool halves = unit_traits[type].halves, is_signed = unit_traits[type].is_signed;
@@ -84,23 +77,15 @@ ALWAYS_INLINE void unit_dot(uint32_t type, const uint8_t *p, const struct q8_row
     }
 }
 
-/* Lines [0, FEW) of x into scratch; those past the end repeat the last one. */
-static void q8_copy_rows(const struct matmul *job, bool halves, struct q8_row x[FEW])
+/* Lines [0, FEW) of x, with zeros behind them up to a whole unit; those past the end repeat the last one. */
+static void q8_copy_few(const struct matmul *job, bool halves, struct q8_line x[FEW])
 {
-    const size_t units = (job->k + UNIT - 1) / UNIT, groups = job->k / 32;
-    uint8_t *at = job->scratch;
+    const uint32_t units = (job->k + UNIT - 1) / UNIT, lines = q8_lines(job);
+    memset(job->scratch, 0, lines * (size_t)units * Q8_ROW_BYTES);
     for (uint32_t r = 0; r < FEW; r++) {
-        if (r >= q8_lines(job)) {
-            x[r] = x[r - 1];
-            continue;
-        }
-        x[r] = (struct q8_row){(int8_t *)at, (float *)(at + units * UNIT),
-                               (float *)(at + units * (UNIT + UNIT / 8))};
-        memset(at, 0, units * Q8_ROW_BYTES);
-        memcpy(x[r].q, job->q8.q + r * job->q8.q_stride, job->k);
-        memcpy(x[r].d, job->q8.d + r * job->q8.s_stride, groups * sizeof(float));
-        q8_sums(halves, x[r].q, x[r].d, (uint32_t)groups, x[r].sum);
-        at += units * Q8_ROW_BYTES;
+        x[r] = r < lines ? q8_copy_line(job, r) : x[r - 1];
+        if (r < lines)
+            q8_sums(halves, x[r].q, x[r].d, job->k / 32, x[r].sum);
     }
 }
 
@@ -110,8 +95,8 @@ ALWAYS_INLINE void q8_few(uint32_t type, const struct matmul *job, int rows)
     const uint32_t whole = job->k / UNIT, groups = job->k % UNIT / 32;
     const size_t bytes = unit_traits[type].bytes;
     uint8_t rest[UNIT_MOST_BYTES] = {0}; /* of a row that is no whole number of units */
-    struct q8_row x[FEW];
-    q8_copy_rows(job, unit_traits[type].halves, x);
+    struct q8_line x[FEW];
+    q8_copy_few(job, unit_traits[type].halves, x);
     for (uint32_t n = job->n0; n < job->n1; n++) {
         const uint8_t *row = job->w + n * job->row_bytes;
         __m256 acc[FEW][SUMS];
