@@ -94,6 +94,47 @@ static int check_spans(const struct step *s, uint32_t seq, struct err *e)
     return 0;
 }
 
+/* The largest table that tokens are looked up in: smaller ones beside it have their first row for the others. */
+static uint32_t known_tokens(const struct plan *p, const struct weights *w)
+{
+    uint32_t known = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->kind != OP_EMBED || !op->embed.table)
+            continue;
+        known = w->all[op->embed.table].rows > known ? w->all[op->embed.table].rows : known;
+        any = true;
+    }
+    return any ? known : UINT32_MAX;
+}
+
+static int check_row(const struct op_embed *o, const struct weights *w, uint32_t known, int32_t id,
+                     int32_t pos, struct err *e)
+{
+    const uint32_t places = o->positions ? w->all[o->positions].rows : 0,
+                   types = o->types ? w->all[o->types].rows : 1;
+    if (step_token(id) >= known)
+        return err_set(e, ERR_USAGE, "there is no token %u: the vocabulary has %u", step_token(id), known);
+    if (step_type(id) >= types)
+        return err_set(e, ERR_USAGE, "there is no type %u of tokens: the model has %u", step_type(id), types);
+    if (o->positions && (pos < 0 || (uint64_t)(uint32_t)pos + o->position_offset >= places))
+        return err_set(e, ERR_RESOURCE, "position %d is beyond the %u that the model has learnt", pos,
+                       places - o->position_offset);
+    return 0;
+}
+
+int device_check_ids(const struct plan *p, const struct weights *w, const struct step *s, struct err *e)
+{
+    const uint32_t known = known_tokens(p, w);
+    for (uint32_t i = 0; i < p->count; i++)
+        for (uint32_t r = 0; p->ops[i].kind == OP_EMBED && r < s->rows; r++)
+            if ((s->ids[r] >= 0 || !p->given) &&
+                check_row(&p->ops[i].embed, w, known, s->ids[r], s->pos[r], e))
+                return -1;
+    return 0;
+}
+
 int device_check_rows(const struct plan *p, const struct step *s, uint32_t max_rows, struct err *e)
 {
     uint32_t to = s->to ? s->to : p->count;

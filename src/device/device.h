@@ -246,6 +246,8 @@ bool device_is_cpu(const struct device *d);
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
 /* For run: every slot that the step names is one of `states`. */
 int device_check_states(const struct plan *p, const struct step *s, uint32_t states, struct err *e);
+/* For run: tokens, their types and their positions are rows of the tables that the plan embeds. */
+int device_check_ids(const struct plan *p, const struct weights *w, const struct step *s, struct err *e);
 /* For run: folded operations have rows that fit, and spans lie within their sequences, in order. */
 int device_check_rows(const struct plan *p, const struct step *s, uint32_t max_rows, struct err *e);
 /* spec: "cpu", "cuda", "cuda:N". */

@@ -531,6 +531,8 @@ void plan_each_slot(struct op *op, void (*visit)(void *arg, weight_id weight, ui
 uint32_t plan_kv_layer(const struct op *op);
 /* The OP_INDEX whose choice an operation of the plan reads, which stays on its device; UINT32_MAX: none. */
 uint32_t plan_chooser(const struct plan *p, uint32_t op);
+/* Positions that the plan has: rows of a table, or UINT32_MAX where they have no end. */
+uint32_t plan_positions(const struct plan *p, const struct weights *w);
 /* The number of the state that it keeps; UINT32_MAX: none. */
 uint32_t plan_state_of(const struct op *op);
 /* The operations whose `device` is this one, as a plan of its own with just their weights and the KV of their

@@ -79,6 +79,20 @@ uint32_t plan_chooser(const struct plan *p, uint32_t op)
     return UINT32_MAX;
 }
 
+uint32_t plan_positions(const struct plan *p, const struct weights *w)
+{
+    uint32_t most = UINT32_MAX;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const struct op_embed *o = &p->ops[i].embed;
+        if (p->ops[i].kind != OP_EMBED || !o->positions)
+            continue;
+        const uint32_t rows = w->all[o->positions].rows,
+                       own = rows > o->position_offset ? rows - o->position_offset : 0;
+        most = own < most ? own : most;
+    }
+    return most;
+}
+
 uint32_t plan_state_of(const struct op *op)
 {
     return op->kind == OP_CONV   ? op->conv.state

@@ -159,30 +159,9 @@ bool team_step_unpack(const struct plan *p, const struct order_prepare *l, const
     return at == n && (h.has & HAS_STATES || !p->states) && step_is_sound(p, l, s);
 }
 
-static int check_row(const struct op_embed *o, const struct weights *w, const struct plan *p, int32_t id,
-                     int32_t pos, struct err *e)
-{
-    uint32_t known = o->table ? w->all[o->table].rows : UINT32_MAX,
-             places = o->positions ? w->all[o->positions].rows : 0,
-             types = o->types ? w->all[o->types].rows : 1;
-    if (id < 0 && p->given)
-        return 0;
-    if (step_token(id) >= known || step_type(id) >= types)
-        return err_set(e, ERR_USAGE, "there is no token %u of type %u: the vocabulary has %u", step_token(id),
-                       step_type(id), known);
-    if (o->positions && (pos < 0 || (uint64_t)(uint32_t)pos + o->position_offset >= places))
-        return err_set(e, ERR_RESOURCE, "position %d is beyond the %u that the model has learnt", pos,
-                       places - o->position_offset);
-    return 0;
-}
-
 int team_step_check(const struct plan *p, const struct weights *w, const struct step *s, struct err *e)
 {
-    for (uint32_t i = 0; i < p->count; i++)
-        for (uint32_t r = 0; p->ops[i].kind == OP_EMBED && r < s->rows; r++)
-            if (check_row(&p->ops[i].embed, w, p, s->ids[r], s->pos[r], e))
-                return -1;
-    return device_check_lora(p, s, e);
+    return device_check_ids(p, w, s, e) || device_check_lora(p, s, e) ? -1 : 0;
 }
 
 /* ---- ranks that agree ---- */

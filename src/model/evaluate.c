@@ -12,21 +12,13 @@ struct work {
     uint32_t pages;
 };
 
-/* Positions are rows of a table, which has an end. */
-static bool has_positions(const struct plan *p)
-{
-    for (uint32_t i = 0; i < p->count; i++)
-        if (p->ops[i].kind == OP_EMBED && p->ops[i].embed.positions)
-            return true;
-    return false;
-}
-
 int evaluate_check(const struct model *m, const int32_t *ids, uint32_t n, struct err *e)
 {
     bool grows = m->h.rope[0].scaling == SCALING_DYNAMIC;
-    if (n > m->h.context && has_positions(&m->plan))
+    const uint32_t positions = plan_positions(&m->plan, &m->weights);
+    if (n > positions)
         return err_set(e, ERR_RESOURCE, "%u tokens are %u more than the context of %u that the model has", n,
-                       n - m->h.context, m->h.context);
+                       n - positions, positions);
     if (n > m->h.context && !grows)
         log_warn("%u tokens are %u more than the context of %u that the model was trained for", n,
                  n - m->h.context, m->h.context);

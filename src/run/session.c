@@ -34,6 +34,17 @@ uint32_t session_context(const struct hparams *h)
     return depends && r->original && r->original < ctx ? r->original : ctx;
 }
 
+/* A context no larger than the table of positions, where the model has one: no step could go beyond it. */
+static void session_positions(const struct session *l, uint32_t *ctx)
+{
+    const uint32_t most = plan_positions(&l->model->plan, &l->model->weights);
+    if (*ctx <= most)
+        return;
+    log_warn("a context of %u tokens is more than the %u positions that the model has learnt: it is %u", *ctx,
+             most, most);
+    *ctx = most;
+}
+
 /* Makes the final rows the result, in place of logits. */
 static void session_hide_head(struct model *m)
 {
@@ -75,6 +86,7 @@ static int session_model(struct session *l, uint32_t *ctx, const struct session_
     m.make.arg = o->runner.progress_arg;
     if (model_open(&l->model, l->store, &m, e) || (o->quant && quant_load(l->model, o->quant, &m.make, e)))
         return -1;
+    session_positions(l, ctx);
     if (o->hidden)
         session_hide_head(l->model);
     return vision_fits(l->tower, l->model, e);

@@ -334,12 +334,12 @@ struct copying {
     struct mat mat[32];
 };
 
-/* Copies of the plan's twelve products, where so many MiB are free. */
-static void copies_take_places(struct copying *t, uint64_t asked, size_t mib)
+/* Copies of the plan's twelve products, which have that form, where so many MiB are free. */
+static void copies_take_places(struct copying *t, uint32_t fmt, uint64_t asked, size_t mib)
 {
     struct err e = {0};
     for (uint32_t i = 1; i < t->f.w.count; i++)
-        t->mat[i] = (struct mat){.n = COPY, .k = COPY, .fmt = FMT_Q4_K_TILE};
+        t->mat[i] = (struct mat){.n = COPY, .k = COPY, .fmt = fmt};
     struct gpu *g = gpu_open(0, 0, &e);
     assert_non_null(g);
     fake->memory = fake->used + (mib << 20);
@@ -352,7 +352,7 @@ static void copies_take_places(struct copying *t, uint64_t asked, size_t mib)
 static void copies_begin(struct copying *t, uint64_t asked, size_t mib)
 {
     begin(&t->f);
-    copies_take_places(t, asked, mib);
+    copies_take_places(t, FMT_Q4_K_TILE, asked, mib);
 }
 
 static void copies_end(struct copying *t)
@@ -388,6 +388,18 @@ static uint32_t copies_there(const struct copying *t)
         }
     }
     return n;
+}
+
+static void copies_of_nothing(void **state)
+{
+    (void)state;
+    struct copying t;
+    begin(&t.f);
+    copies_take_places(&t, FMT_F16, 64 << 20, 600); /* they are decoded as they are */
+    assert_int_equal(copies_there(&t), 0);
+    copies_fill(&t.c);
+    assert_int_equal(copies_bytes(&t.c), 0);
+    copies_end(&t);
 }
 
 static void copies_by_room(void **state)
@@ -512,7 +524,7 @@ static void copies_that_stay(void **state)
     for (int i = 0; i < 2; i++) {
         begin(&t.f);
         fake->cannot_map = 1;
-        copies_take_places(&t, COPIES_AUTO, i ? 200 : 190);
+        copies_take_places(&t, FMT_Q4_K_TILE, COPIES_AUTO, i ? 200 : 190);
         assert_int_equal(copies_there(&t), i ? 12 : 0);
         assert_int_equal(copies_bytes(&t.c), i ? 24 << 20 : 0);
         assert_int_equal(gpu_spare_bytes(0), 0);
@@ -808,6 +820,7 @@ int main(void)
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(needs_are_what_is_taken),
         cmocka_unit_test(kv_memory_follows_the_pages),
+        cmocka_unit_test(copies_of_nothing),
         cmocka_unit_test(copies_by_room),
         cmocka_unit_test(copies_make_way),
         cmocka_unit_test(copies_that_stay),

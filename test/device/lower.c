@@ -1113,23 +1113,27 @@ static void test_blas_rows(void **state)
     (void)state;
     const struct {
         uint8_t of;
-        uint32_t m, list, room, most, want;
-    } cases[] = {{ROWS_STEP, 75, 75, 2048, UINT32_MAX, 80},
-                 {ROWS_STEP, 75, 75, 76, UINT32_MAX, 76},
-                 {ROWS_STEP, 75, 75, 2048, 75, 75},
-                 {ROWS_STEP, 75, 75, 0, UINT32_MAX, 75},
-                 {ROWS_STEP, 130, 2048, 2048, UINT32_MAX, 192},
-                 {ROWS_STEP, 513, 2048, 2048, UINT32_MAX, 640},
-                 {ROWS_STEP, 2000, 2048, 2000, UINT32_MAX, 2000},
-                 {ROWS_RESULTS, 75, 77, 2048, UINT32_MAX, 77},
-                 {ROWS_RESULTS, 75, 128, 2048, UINT32_MAX, 80}};
+        uint32_t m, list, room, most, want, outs;
+    } cases[] = {{ROWS_STEP, 75, 75, 2048, UINT32_MAX, 80, 0},
+                 {ROWS_STEP, 75, 75, 76, UINT32_MAX, 76, 0},
+                 {ROWS_STEP, 75, 75, 2048, 75, 75, 0},
+                 {ROWS_STEP, 75, 75, 0, UINT32_MAX, 75, 0},
+                 {ROWS_STEP, 130, 2048, 2048, UINT32_MAX, 192, 0},
+                 {ROWS_STEP, 513, 2048, 2048, UINT32_MAX, 640, 0},
+                 {ROWS_STEP, 2000, 2048, 2000, UINT32_MAX, 2000, 0},
+                 {ROWS_RESULTS, 75, 77, 2048, UINT32_MAX, 77, 0},
+                 {ROWS_RESULTS, 75, 128, 2048, UINT32_MAX, 80, 0},
+                 {ROWS_RESULTS, 75, 128, 2048, UINT32_MAX, 80, 128},
+                 {ROWS_RESULTS, 33, 64, 2048, UINT32_MAX, 36, 36}, /* a list is of more than was prepared */
+                 {ROWS_RESULTS, 144, 2048, 2048, UINT32_MAX, 144, 144},
+                 {ROWS_RESULTS, 129, 2048, 2048, UINT32_MAX, 144, 144}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct launch l = {.kernel = LAUNCH_BLAS,
                            .args = ARGS_BLAS,
                            .m = cases[i].list,
                            .rows = {.of = cases[i].of, .most = cases[i].most}};
         const struct launch_step s = {.meta = {.rows = cases[i].m, .outs = cases[i].m}};
-        const struct launch_limits limits = {.rows = cases[i].room};
+        const struct launch_limits limits = {.rows = cases[i].room, .outs = cases[i].outs};
         launch_bind(&l, &s, &limits);
         assert_int_equal(l.a.blas.m, cases[i].want);
     }

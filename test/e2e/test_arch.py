@@ -261,6 +261,13 @@ def test_learned_positions_end(quern):
     assert r.code == 75 and "1 more than the context" in r.err
 
 
+def test_a_context_of_learned_positions(quern):
+    done = quern("bench", DATA / "gpt2", "--no-parity", "-p", "60", "-n", "0", "-c", "300", "-r", "1")
+    assert done.code == 0 and "a context of 300 tokens is more than the 64 positions that the model has learnt: it is 64" in done.err
+    done = quern("bench", DATA / "gpt2", "--no-parity", "-p", "100", "-n", "0", "-r", "1")
+    assert done.code and "100 tokens do not fit into the context of 64" in done.err
+
+
 def test_alibi_is_refused(folder, quern):
     f = folder("falcon-7b")
     f.config["alibi"] = True

@@ -95,10 +95,20 @@ int cuGetErrorString(int r, const char **s)
 
 static char thing;
 
+/* A context of each card, and which one a thread uses. */
+static char contexts[8];
+static _Thread_local char *current;
+
 MAKES(cuDevicePrimaryCtxRetain, int d)
 {
-    (void)d;
-    *out = &thing;
+    *out = &contexts[d];
+    return OK;
+}
+
+int cuCtxSetCurrent(void *context);
+int cuCtxSetCurrent(void *context)
+{
+    current = context;
     return OK;
 }
 
@@ -193,7 +203,6 @@ int cuMemHostUnregister(void *p)
 }
 
 NOTHING(cuDevicePrimaryCtxRelease_v2, int)
-NOTHING(cuCtxSetCurrent, void *)
 NOTHING(cuModuleUnload, void *)
 NOTHING(cuStreamDestroy_v2, void *)
 NOTHING(cuEventSynchronize, void *)
@@ -248,6 +257,7 @@ int cuMemAlloc_v2(uint64_t *p, size_t bytes)
     b->bytes = bytes;
     S.used += bytes;
     S.allocations++;
+    S.allocated_on = current ? (int)(current - contexts) : -1;
     *p = (uint64_t)(uintptr_t)(b + 1);
     return OK;
 }

@@ -10,6 +10,7 @@ struct fake_cuda {
     size_t memory, used; /* bytes of the card */
     int sync_result, module_result, alloc_result, register_result;
     int graphs, allocations;
+    int allocated_on; /* the card of the last one; -1: the thread had chosen none */
     _Atomic int launch_result, launches, pinned; /* of many threads */
     _Atomic unsigned records;                    /* of events */
     int maps;                                    /* of memory behind reserved addresses, so far */

@@ -197,27 +197,6 @@ static int cpu_check_seqs(struct cpu *d, const struct step *s, struct err *e)
     return 0;
 }
 
-static int cpu_check_ids(const struct cpu *d, const struct op_embed *o, const struct step *s, struct err *e)
-{
-    uint32_t known = o->table ? d->w->all[o->table].rows : UINT32_MAX,
-             places = o->positions ? d->w->all[o->positions].rows : 0;
-    uint32_t types = o->types ? d->w->all[o->types].rows : 1;
-    for (uint32_t r = 0; r < s->rows; r++) {
-        if (s->ids[r] < 0 && d->plan->given)
-            continue;
-        if (step_token(s->ids[r]) >= known)
-            return err_set(e, ERR_USAGE, "there is no token %u: the vocabulary has %u", step_token(s->ids[r]),
-                           known);
-        if (step_type(s->ids[r]) >= types)
-            return err_set(e, ERR_USAGE, "there is no type %u of tokens: the model has %u",
-                           step_type(s->ids[r]), types);
-        if (o->positions && (s->pos[r] < 0 || (uint64_t)(uint32_t)s->pos[r] + o->position_offset >= places))
-            return err_set(e, ERR_RESOURCE, "position %d is beyond the %u that the model has learnt",
-                           s->pos[r], places - o->position_offset);
-    }
-    return 0;
-}
-
 static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step *s, struct err *e)
 {
     if (!d->plan || p != d->plan)
@@ -231,10 +210,8 @@ static int cpu_check_step(struct cpu *d, const struct plan *p, const struct step
     for (uint32_t i = 0; i < s->outs; i++)
         if (s->out[i] < 0 || (uint32_t)s->out[i] >= s->rows)
             return err_set(e, ERR_USAGE, "a result is asked for row %d of %u", s->out[i], s->rows);
-    for (uint32_t i = 0; i < p->count; i++)
-        if (p->ops[i].kind == OP_EMBED && cpu_check_ids(d, &p->ops[i].embed, s, e))
-            return -1;
-    return device_check_lora(p, s, e) || device_check_states(p, s, d->kv.states, e) || cpu_check_seqs(d, s, e)
+    return device_check_ids(p, d->w, s, e) || device_check_lora(p, s, e) ||
+                   device_check_states(p, s, d->kv.states, e) || cpu_check_seqs(d, s, e)
                ? -1
                : device_check_rows(p, s, d->max_rows, e);
 }

@@ -224,6 +224,7 @@ static void set_lower(struct cuda_device *d, const struct plan *p)
     d->replay.limits.card = &d->g->profile;
     d->replay.limits.part_floats = d->at.part_floats;
     d->replay.limits.rows = d->max_rows;
+    d->replay.limits.outs = d->max_outs;
 }
 
 /* Puts the table of adapters' pairs on the card. */
@@ -361,11 +362,9 @@ static struct step_graph *graph_for(struct cuda_device *d, const struct plan *p,
     key.outs = m->outs;
     key.width = m->width;
     key.keys = d->now.keys;
-    key.from = c->from;
-    key.to = c->to;
     key.picks = d->picks;
     key.seen = d->seen;
-    key.lora = c->lora;
+    key.class = *c;
     struct step_graph *graph = cache_find(&d->cache, &key);
     if (!graph) { /* a graph is built at the second step with this key */
         cache_add(&d->cache, d->g, &key)->used = d->cache.step;
@@ -672,7 +671,9 @@ static void cuda_close(struct device *base)
 {
     struct cuda_device *d = self(base);
     struct gpu *g = d->g;
+    struct err none = {0};
     if (g) {
+        gpu_enter(g, &none);
         g->cu->stream_sync(g->stream);
         sender_close(d->sender);
         nccl_close(d->nccl);

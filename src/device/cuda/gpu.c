@@ -185,9 +185,11 @@ int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
                    "cuda:%d failed while %s (%s, error %d)", g->card, doing, name ? name : "unknown", r);
 }
 
+/* The context that this thread uses. */
+static _Thread_local void *current;
+
 int gpu_enter(struct gpu *g, struct err *e)
 {
-    static _Thread_local void *current;
     if (gpu_alive(g, e))
         return -1;
     if (current != g->context && gpu_check(g, g->cu->context_set(g->context), "using the card's context", e))
@@ -324,9 +326,10 @@ static int start(struct gpu *g, int index, struct err *e)
     if (!gpu_blob(0))
         return err_set(e, ERR_RESOURCE, "this build has no CUDA kernels: it was built without nvcc");
     g->plain_launch = g->profile.major < 9;
+    current = NULL; /* a context that comes back may have the address of one that has gone */
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
-        gpu_check(g, g->cu->context_set(g->context), "using the card's context", e) ||
+        gpu_enter(g, e) ||
         gpu_check(g, g->cu->stream_create(&g->stream, CU_STREAM_NON_BLOCKING), "making a stream", e))
         return -1;
     return load_kernels(g, e) || take_meeting(g, e) ? -1 : 0;
@@ -349,9 +352,11 @@ struct gpu *gpu_open(int index, uint64_t limit, struct err *e)
 
 void gpu_close(struct gpu *g)
 {
+    struct err none = {0};
     if (!g)
         return;
     if (g->context) {
+        gpu_enter(g, &none);
         timing_close(g);
         gpu_free(g, g->split_k, split_k_bytes(g));
         for (int m = 0; m < MODULE_COUNT; m++)

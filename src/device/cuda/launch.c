@@ -228,14 +228,17 @@ uint32_t launch_blas_rows(uint32_t m)
     return (m + unit - 1) / unit * unit;
 }
 
-/* Rounded up, within what there is room for: the rows behind the last one are of no use. */
+/* Rounded up, within what there is room for: the rows behind the last one are of no use. Rows of a list may be more than
+ * scratch has of results, and fewer than it has of a step. */
 static uint32_t blas_rows(const struct launch *l, uint32_t m, const struct launch_limits *limits)
 {
     const bool step = l->rows.of == ROWS_STEP && !l->rows.first && limits->rows;
-    const uint32_t room = !step                         ? l->m
-                          : limits->rows < l->rows.most ? limits->rows
-                                                        : l->rows.most,
-                   up = launch_blas_rows(m);
+    uint32_t room = step ? limits->rows : l->m;
+    if (step && l->rows.most < room)
+        room = l->rows.most;
+    if (l->rows.of == ROWS_RESULTS && limits->outs && limits->outs < room)
+        room = limits->outs;
+    const uint32_t up = launch_blas_rows(m);
     return up < room ? up : m > room ? m : room;
 }
 

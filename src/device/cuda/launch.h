@@ -212,7 +212,7 @@ struct launch_limits {
     const struct gpu_profile *card;
     uint64_t part_floats; /* of attention's parts */
     bool no_wide;         /* attention without wgmma */
-    uint32_t rows;        /* that scratch has; 0: as many as the list */
+    uint32_t rows, outs;  /* that scratch has, of a step and of its results; 0: as many as the list */
 };
 
 /* Rows that cuBLASLt is called with for m: it looks for an algorithm for every number of them, so these are few. */

@@ -23,7 +23,7 @@ int public_fail(struct quern_gpu *g, const char *fmt, ...)
 int public_start(struct quern_gpu *g)
 {
     g->error = (struct err){0};
-    return gpu_alive(g->g, &g->error);
+    return gpu_enter(g->g, &g->error);
 }
 
 int public_room(struct quern_gpu *g, struct quern_gpu_buf b, uint64_t want, const char *what, const char *how)
@@ -148,7 +148,9 @@ void quern_gpu_close(struct quern_gpu *g)
 {
     if (!g)
         return;
+    struct err none = {0};
     if (g->g) {
+        gpu_enter(g->g, &none);
         g->g->cu->stream_sync(g->g->stream);
         for (uint32_t i = 0; i < g->weights; i++)
             gpu_free(g->g, (cu_ptr)g->weight[i].mat.base, g->weight[i].bytes);
@@ -213,6 +215,8 @@ int quern_gpu_new(struct quern_gpu *g, uint64_t floats, struct quern_gpu_buf *ou
 
 void quern_gpu_delete(struct quern_gpu *g, struct quern_gpu_buf *b)
 {
+    struct err none = {0};
+    gpu_enter(g->g, &none);
     gpu_free(g->g, b->at, b->floats * 4);
     *b = (struct quern_gpu_buf){0, 0};
 }

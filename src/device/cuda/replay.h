@@ -30,8 +30,8 @@ struct list_slot {
 struct graph_key {
     const struct plan *plan;
     uint32_t rows, seqs, outs, width, keys;
-    uint32_t from, to; /* operations */
-    uint32_t picks, seen, lora;
+    uint32_t picks, seen;
+    struct step_class class; /* of its list */
 };
 
 struct step_graph {

@@ -259,7 +259,8 @@ static void *sender_thread(void *arg)
     struct sender *s = worker->of;
     struct upload_job job;
     uint64_t number;
-    s->g->cu->context_set(s->g->context);
+    struct err none = {0};
+    gpu_enter(s->g, &none);
     pthread_mutex_lock(&s->lock);
     for (uint32_t turn = 0; take_job(s, &job, &number); turn = (turn + 1) % UPLOAD_SLOTS)
         run_job(s, &worker->slot[turn], &job, number);
@@ -371,7 +372,7 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
     s->count = (p->count + s->rooms - 1) / s->rooms * s->rooms;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
-    if (take_rooms(s, e) || make_tables(s, p, e))
+    if (upload_check(w, e) || take_rooms(s, e) || make_tables(s, p, e))
         return -1;
     open_pinned(s, o->pin_most);
     return start_threads(s, upload_threads(o->threads), e);

@@ -12,16 +12,56 @@ static uint32_t round_pow2(uint32_t n)
     return r;
 }
 
+/* Numbers that the entries of penalties take: steps that differ in them a little share a graph. */
+static uint64_t pick_places(uint32_t seen)
+{
+    return seen ? round_pow2(seen) * (sizeof(struct pick_seen) / 4) : 0;
+}
+
+/* What a step's block holds. */
+struct step_counts {
+    uint32_t rows, seqs, outs;
+    uint32_t width; /* of a page table */
+    uint32_t seen;  /* tokens under a penalty, of all results */
+};
+
+/* The most numbers that such a block takes. */
+static uint64_t step_ints(const struct cuda_device *d, const struct plan *p, const struct step_counts *n)
+{
+    uint64_t ints = 4ull * n->rows + n->outs + 4ull * n->seqs + (uint64_t)p->groups * n->width * n->seqs;
+    ints += n->seqs * sizeof(struct adapter_mix) / 4 + (p->given ? (PLAN_AXES + 2ull) * n->rows : 0);
+    ints += 1 + n->outs * sizeof(struct pick_row) / 4 + pick_places(n->seen);
+    for (uint32_t i = 0; i < d->lower.ratios; i++)
+        ints += 2 * ((uint64_t)n->rows * d->lower.ratio[i] / TILE_QUERIES + n->seqs);
+    return ints;
+}
+
 void step_size(struct cuda_device *d, const struct plan *p)
 {
-    uint64_t width = round_pow2(d->kv_pages ? d->kv_pages : 1);
-    uint64_t ints =
-        4ull * d->max_rows + d->max_outs + 4ull * d->max_seqs + p->groups * width * d->max_seqs + 64;
-    ints += d->max_seqs * sizeof(struct adapter_mix) / 4 + (p->given ? (PLAN_AXES + 2ull) * d->max_rows : 0);
-    ints += d->max_outs * (sizeof(struct pick_row) / 4 + 2ull * PICK_SEEN_MOST) + 2;
-    for (uint32_t i = 0; i < d->lower.ratios; i++)
-        ints += 2 * ((uint64_t)d->max_rows * d->lower.ratio[i] / TILE_QUERIES + d->max_seqs + 1);
+    const struct step_counts most = {.rows = d->max_rows,
+                                     .seqs = d->max_seqs,
+                                     .outs = d->max_outs,
+                                     .width = round_pow2(d->kv_pages ? d->kv_pages : 1),
+                                     .seen = d->max_outs * PICK_SEEN_MOST};
+    const uint64_t ints = step_ints(d, p, &most);
     d->meta_bytes = ints * 4 < (256u << 20) ? ints * 4 : 256u << 20;
+}
+
+/* Whether the step's block has room. */
+static int step_fits(const struct cuda_device *d, const struct plan *p, const struct step *s, uint32_t width,
+                     struct err *e)
+{
+    struct step_counts n = {.rows = s->rows, .seqs = s->seqs, .outs = s->outs, .width = width};
+    for (uint32_t i = 0; s->pick && i < s->outs; i++) {
+        n.seen += s->pick[i].seen_count;
+        if (s->pick[i].seen_count > PICK_SEEN_MOST)
+            return err_set(e, ERR_USAGE, "%u tokens under a penalty; %d is the most", s->pick[i].seen_count,
+                           PICK_SEEN_MOST);
+    }
+    return step_ints(d, p, &n) * 4 > d->meta_bytes
+               ? err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared",
+                         s->seqs, s->table_width)
+               : 0;
 }
 
 int step_take(struct cuda_device *d, const struct plan *p, struct err *e)
@@ -51,7 +91,7 @@ int step_check(const struct cuda_device *d, const struct plan *p, const struct s
         return err_set(e, ERR_RESOURCE,
                        "a step of %u rows, %u sequences and %u results: at most %u, %u and %u were prepared",
                        s->rows, s->seqs, s->outs, d->max_rows, d->max_seqs, d->max_outs);
-    return device_check_rows(p, s, d->max_rows, e);
+    return device_check_ids(p, d->source, s, e) || device_check_rows(p, s, d->max_rows, e) ? -1 : 0;
 }
 
 /* A cursor over the step's block: the same offsets on the host and on the card. */
@@ -114,9 +154,8 @@ static struct pick_row pick_of(const struct step_pick *p, uint32_t seen)
                              .on = p->on};
 }
 
-/* How tokens are chosen. The entries of penalties come last and take a rounded number of places, so that steps that
- * differ in them a little share a graph. */
-static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, struct err *e)
+/* How tokens are chosen. The entries of penalties come last. */
+static void put_picks(struct cuda_device *d, const struct step *s, uint64_t *at)
 {
     const int32_t *row_at, *seen_at;
     uint32_t seen = 0;
@@ -124,16 +163,13 @@ static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, 
     for (uint32_t i = 0; s->pick && i < s->outs; i++) {
         d->picks += s->pick[i].on;
         seen += s->pick[i].on ? s->pick[i].seen_count : 0;
-        if (s->pick[i].seen_count > PICK_SEEN_MOST)
-            return err_set(e, ERR_USAGE, "%u tokens under a penalty; %d is the most", s->pick[i].seen_count,
-                           PICK_SEEN_MOST);
     }
     if (!d->picks)
-        return 0;
+        return;
     *at += *at & 1; /* numbers of eight bytes follow */
     struct pick_row *row = (struct pick_row *)(void *)put(d, at, s->outs * sizeof *row / 4, &row_at);
     d->seen = seen ? round_pow2(seen) : 0;
-    struct pick_seen *to = (struct pick_seen *)(void *)put(d, at, 2ull * d->seen, &seen_at);
+    struct pick_seen *to = (struct pick_seen *)(void *)put(d, at, pick_places(seen), &seen_at);
     seen = 0;
     for (uint32_t i = 0; i < s->outs; i++) {
         row[i] = pick_of(&s->pick[i], seen);
@@ -149,7 +185,6 @@ static int put_picks(struct cuda_device *d, const struct step *s, uint64_t *at, 
                                      .row = (const struct pick_row *)(const void *)row_at,
                                      .seen = (const struct pick_seen *)(const void *)seen_at,
                                      .ids = d->picked};
-    return 0;
 }
 
 /* Positions by axis, and spans where some row has one. */
@@ -173,10 +208,8 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
     struct meta *m = &d->now.meta;
     uint64_t at = 0;
     uint32_t longest = 1, many = 0, width = round_pow2(s->table_width ? s->table_width : 1);
-    uint64_t ints = 4ull * s->rows + s->outs + 4ull * s->seqs + (uint64_t)d->kv_groups * s->seqs * width;
-    if (ints * 4 > d->meta_bytes)
-        return err_set(e, ERR_RESOURCE, "a page table of %u x %u entries is larger than what was prepared",
-                       s->seqs, s->table_width);
+    if (step_fits(d, p, s, width, e))
+        return -1;
     *m = (struct meta){.rows = s->rows, .seqs = s->seqs, .outs = s->outs, .width = width};
     memcpy(put(d, &at, s->rows, &m->ids), s->ids, s->rows * 4ull);
     memcpy(put(d, &at, s->rows, &m->pos), s->pos, s->rows * 4ull);
@@ -208,8 +241,7 @@ int step_write(struct cuda_device *d, const struct plan *p, const struct step *s
         d->now.mix = (const struct adapter_mix *)(const void *)mix;
     }
     put_tables(d, s, width, put(d, &at, (uint64_t)d->kv_groups * s->seqs * width, &m->tables));
-    if (put_picks(d, s, &at, e))
-        return -1;
+    put_picks(d, s, &at);
     put_tiles(d, s, &at, c);
     d->meta_used = at * 4;
     d->now.border = s->border;

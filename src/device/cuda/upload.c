@@ -131,6 +131,19 @@ static size_t source_row(const struct weight *w)
     return dtype_row_bytes(w->type, w->cols, &n) ? n : 0;
 }
 
+/* A slot has whole matrices, or whole tiles of rows. */
+int upload_check(const struct weights *w, struct err *e)
+{
+    for (uint32_t i = 1; i < w->count; i++) {
+        const struct weight *a = &w->all[i];
+        const uint32_t rows = a->rows < TILE_ROWS ? a->rows : TILE_ROWS;
+        if (source_row(a) > SLOT_BYTES / rows)
+            return err_set(e, ERR_DATA, "%s has rows of %u values: the GPU takes %zu of its type",
+                           log_safe(a->name), a->cols, (size_t)a->cols * (SLOT_BYTES / rows) / source_row(a));
+    }
+    return 0;
+}
+
 /* Whole matrices of a weight that fit into a slot. */
 static uint64_t slot_matrices(const struct weight *w)
 {
@@ -259,7 +272,8 @@ static void load_worker(void *arg, int worker, int workers)
     (void)workers;
     if (worker >= THREADS_MOST)
         return;
-    g->cu->context_set(g->context);
+    struct err none = {0};
+    gpu_enter(g, &none);
     for (uint32_t turn = 0;; turn = (turn + 1) % SLOTS) {
         struct upload_slot *s = &l->slot[worker][turn];
         struct err e = {0};
@@ -370,6 +384,8 @@ int upload_weights(struct upload *u, struct gpu *g, const struct weights *w, int
                    void (*progress)(void *, double), void *arg, struct err *e)
 {
     *u = (struct upload){.g = g};
+    if (upload_check(w, e))
+        return -1;
     u->bytes = upload_bytes(w);
     const cu_ptr pool = gpu_alloc(g, u->bytes, "the pool of weights", e);
     if (!pool || upload_place(u, w, pool, e))

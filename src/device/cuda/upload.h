@@ -42,6 +42,8 @@ struct upload_item {
     const struct pinned *pinned; /* the bytes are there, and not in the slot; or NULL */
 };
 
+/* Whether slots have room for the rows of all weights: before anything else. */
+int upload_check(const struct weights *w, struct err *e);
 /* The most columns of a weight. */
 size_t upload_widest(const struct weights *w);
 int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct err *e);
