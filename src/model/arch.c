@@ -285,31 +285,6 @@ static const struct arch table[] = {
      .build = cohere_build,
      .defaults = "{\"layer_norm_eps\": 1e-5, \"logit_scale\": 0.0625, \"sliding_window\": 4096, "
                  "\"tie_word_embeddings\": true, \"max_position_embeddings\": 8192}"},
-    {.name = "deepseek2",
-     .hf = "deepseek_v2",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .gating = GATING_SOFTMAX,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "
-                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"topk_method\": \"greedy\", "
-                 "\"max_position_embeddings\": 2048}"},
-    {.name = "deepseek3",
-     .written = "deepseek2",
-     .hf = "deepseek_v3|kimi_k2",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .gating = GATING_SIGMOID,
-     .normalise = true,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"num_experts_per_tok\": 8, \"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, "
-                 "\"qk_nope_head_dim\": 128, "
-                 "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, \"topk_group\": 4, "
-                 "\"routed_scaling_factor\": 2.5, \"max_position_embeddings\": 4096}"},
     {.name = "seed_oss",
      .hf = "seed_oss",
      LLAMA_LIKE,
@@ -535,87 +510,6 @@ static const struct arch table[] = {
      PERMUTED,
      .defaults = "{\"rms_norm_eps\": 1e-5, \"head_dim\": 128, \"num_key_value_heads\": 8, "
                  "\"max_position_embeddings\": 262144}"},
-    {.name = "mistral4",
-     .hf = "mistral4",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .gating = GATING_SOFTMAX,
-     .normalise = true,
-     .setup = mistral4_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 256, \"q_lora_rank\": 1024, "
-                 "\"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
-                 "\"n_shared_experts\": 1, \"num_experts_per_tok\": 4, "
-                 "\"max_position_embeddings\": 1048576}"},
-    {.name = "glm4_moe_lite",
-     .written = "deepseek2",
-     .hf = "glm4_moe_lite",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .gating = GATING_SIGMOID,
-     .normalise = true,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 768, "
-                 "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256, "
-                 "\"n_shared_experts\": 1, \"num_experts_per_tok\": 4, \"routed_scaling_factor\": 1.8, "
-                 "\"max_position_embeddings\": 202752}"},
-    {.name = "deepseek32",
-     .hf = "deepseek_v32",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .index_rope = ROPE_HALVES,
-     .gating = GATING_SIGMOID,
-     .normalise = true,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
-                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"n_group\": 8, "
-                 "\"topk_group\": 4, \"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, "
-                 "\"num_experts_per_tok\": 8, \"index_n_heads\": 64, \"index_head_dim\": 128, "
-                 "\"index_topk\": 2048, \"max_position_embeddings\": 163840}"},
-    {.name = "glm-dsa",
-     .hf = "glm_moe_dsa",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .index_rope = ROPE_PAIRS,
-     .gating = GATING_SIGMOID,
-     .normalise = true,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 2048, "
-                 "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256, "
-                 "\"routed_scaling_factor\": 2.5, \"n_shared_experts\": 1, \"num_experts_per_tok\": 8, "
-                 "\"index_n_heads\": 32, \"index_head_dim\": 128, \"index_topk\": 2048, "
-                 "\"max_position_embeddings\": 202752}"},
-    {.name = "longcat_flash",
-     .hf = "longcat_flash",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .paired = true,
-     .gating = GATING_SOFTMAX,
-     .setup = longcat_setup,
-     .build = longcat_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
-                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
-                 "\"routed_scaling_factor\": 6.0, \"moe_topk\": 12, \"zero_expert_num\": 256, "
-                 "\"rope_theta\": 1e7, \"max_position_embeddings\": 131072}"},
-    {.name = "youtu",
-     .written = "deepseek2",
-     .hf = "youtu",
-     .norm = RMS,
-     PAIRS,
-     .act = ACT_SILU,
-     .setup = deepseek_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-6, \"kv_lora_rank\": 512, \"q_lora_rank\": 1536, "
-                 "\"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128, "
-                 "\"tie_word_embeddings\": true, \"max_position_embeddings\": 131072}"},
     {.name = "mellum",
      .hf = "mellum",
      LLAMA_LIKE,
@@ -656,17 +550,6 @@ static const struct arch table[] = {
      .setup = minicpm_setup,
      .defaults = "{\"rms_norm_eps\": 1e-6, \"scale_emb\": 1, \"dim_model_base\": 1, \"scale_depth\": 1, "
                  "\"tie_word_embeddings\": true, \"max_position_embeddings\": 4096}"},
-    {.name = "minicpm3",
-     .hf = "minicpm3",
-     .norm = RMS,
-     HALVES,
-     .act = ACT_SILU,
-     .setup = minicpm_setup,
-     .build = deepseek_build,
-     .defaults = "{\"rms_norm_eps\": 1e-5, \"kv_lora_rank\": 256, \"q_lora_rank\": 768, "
-                 "\"qk_nope_head_dim\": 64, \"qk_rope_head_dim\": 32, \"scale_emb\": 12, "
-                 "\"dim_model_base\": 256, \"scale_depth\": 1.4, \"tie_word_embeddings\": true, "
-                 "\"max_position_embeddings\": 32768}"},
     {.name = "mimo2",
      .hf = "mimo_v2_flash",
      LLAMA_LIKE,
@@ -844,19 +727,20 @@ static const struct arch table[] = {
      .defaults = "{\"layer_norm_eps\": 1e-12, \"type_vocab_size\": 2, \"max_position_embeddings\": 2048}"},
 };
 
-enum { PLAIN = sizeof table / sizeof *table };
-
-static size_t rows(void)
-{
-    return PLAIN + arch_hybrids_count + arch_older_count;
-}
-
+/* All rows: those above, and those of the other files. */
 static const struct arch *row(size_t i)
 {
-    if (i < PLAIN)
-        return &table[i];
-    i -= PLAIN;
-    return i < arch_hybrids_count ? &arch_hybrids[i] : &arch_older[i - arch_hybrids_count];
+    const struct {
+        const struct arch *rows;
+        size_t count;
+    } tables[] = {{table, sizeof table / sizeof *table},
+                  {arch_latents, arch_latents_count},
+                  {arch_hybrids, arch_hybrids_count},
+                  {arch_older, arch_older_count}};
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; i -= tables[t].count, t++)
+        if (i < tables[t].count)
+            return &tables[t].rows[i];
+    return NULL;
 }
 
 /* Is `word` one of "a|b|c"? */
@@ -874,7 +758,7 @@ static bool one_of(const char *list, const char *word)
 
 const struct arch *arch_by_gguf(const char *name)
 {
-    for (size_t i = 0; i < rows(); i++)
+    for (size_t i = 0; row(i); i++)
         if (!strcmp(row(i)->name, name) || one_of(row(i)->gguf, name))
             return row(i);
     return NULL;
@@ -895,10 +779,10 @@ static bool class_is(const char *class_name, const char *type, size_t n)
 
 const struct arch *arch_by_config(const char *model_type, const char *class_name)
 {
-    for (size_t i = 0; model_type && i < rows(); i++)
+    for (size_t i = 0; model_type && row(i); i++)
         if (one_of(row(i)->hf, model_type))
             return row(i);
-    for (size_t i = 0; class_name && !model_type && i < rows(); i++)
+    for (size_t i = 0; class_name && !model_type && row(i); i++)
         for (const char *at = row(i)->hf; at && *at; at += *at == '|') {
             size_t len = strcspn(at, "|");
             if (class_is(class_name, at, len))
@@ -921,7 +805,7 @@ static void find_nearest(const char *name, enum store_kind kind, char best[64])
     char one[64], near[64] = "", start[64] = "";
     struct nearest n = {.word = name};
     size_t longest = 3; /* fewer letters say nothing */
-    for (size_t i = 0; i < rows(); i++)
+    for (size_t i = 0; row(i); i++)
         for (const char *at = kind == STORE_GGUF ? row(i)->name : row(i)->hf; at && *at; at += *at == '|') {
             size_t len = strcspn(at, "|"), same = 0;
             snprintf(one, sizeof one, "%.*s", (int)len, at);
@@ -942,12 +826,15 @@ static void find_nearest(const char *name, enum store_kind kind, char best[64])
 int arch_unknown(const char *name, enum store_kind kind, struct err *e)
 {
     char best[64];
+    size_t known = 0;
     find_nearest(name, kind, best);
+    while (row(known))
+        known++;
     if (best[0])
         return err_set(e, ERR_DATA,
                        "the architecture \"%s\" is not known; the nearest of the %zu that are is %s",
-                       log_safe(name), rows(), best);
+                       log_safe(name), known, best);
     return err_set(e, ERR_DATA,
                    "the architecture \"%s\" is not known, nor one with a similar name (%zu are known)",
-                   log_safe(name), rows());
+                   log_safe(name), known);
 }

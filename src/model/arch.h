@@ -55,6 +55,9 @@ struct arch {
     void (*build)(struct build *b);
 };
 
+/* The rows of families with latent attention (arch_latent.c). */
+extern const struct arch arch_latents[];
+extern const size_t arch_latents_count;
 /* The rows of hybrid families (arch_hybrid.c). */
 extern const struct arch arch_hybrids[];
 extern const size_t arch_hybrids_count;
