@@ -32,12 +32,21 @@ static __device__ __forceinline__ uint32_t same(uint32_t v)
     return __shfl_sync(~0u, v, 0);
 }
 
+/* Waits for what was copied to a stage of a warp's ring. turns: a bit for each stage, the parity of the phase
+ * of its barrier that is waited for next; nothing is copied that is not waited for. */
+static __device__ __forceinline__ void many_await(uint32_t full, uint32_t stage, uint32_t &turns)
+{
+    bar_wait(full + 8 * stage, turns >> stage & 1);
+    turns ^= 1u << stage;
+}
+
 /* A warp's tiles: as many as fit into MANY_RING bytes. */
 struct many_tiles {
     const uint8_t *from; /* the next to fetch */
     uint8_t *room;
-    uint32_t full; /* their barriers, in shared memory */
-    uint32_t left; /* tiles that are still to be fetched */
+    uint32_t full;   /* their barriers, in shared memory */
+    uint32_t left;   /* tiles that are still to be fetched */
+    uint32_t &turns; /* of the barriers */
 
     __device__ __forceinline__ void fetch(uint32_t stage, uint32_t bytes)
     {
@@ -59,20 +68,21 @@ struct many_tiles {
     }
 };
 
-/* The block's chunks of x. */
+/* The block's chunks of x, counted on from piece to piece: so are the phases of the stages' barriers. */
 template <int ROWS> struct many_x {
     enum { STEP_BYTES = ROWS * STEP_ROW, BYTES = CHUNK_STEPS * STEP_BYTES };
-    const uint8_t *pack;        /* the block's rows of its first step */
+    const uint8_t *pack;        /* the block's rows of the piece's first step */
     uint64_t step;              /* bytes from step to step */
     uint32_t bytes;             /* of the rows that there are */
-    uint32_t count;             /* chunks */
+    uint32_t before, count;     /* chunks of the pieces before, and of this one */
     uint32_t bits;              /* log2 of the stages */
     uint32_t room, full, empty; /* in shared memory; barriers of the stages */
     uint32_t stage, parity;     /* of the column in use: its first chunk's */
 
+    /* Chunk i of the piece. */
     __device__ __forceinline__ void fetch(uint32_t i) const
     {
-        const uint32_t at = i & ((1u << bits) - 1);
+        const uint32_t at = (before + i) & ((1u << bits) - 1);
         bar_expect(full + 8 * at, CHUNK_STEPS * bytes);
 #pragma unroll
         for (int s = 0; s < CHUNK_STEPS; s++)
@@ -91,10 +101,10 @@ template <int ROWS> struct many_x {
     {
         if (threadIdx.x)
             return;
-        const uint32_t stages = 1u << bits, free = column * CHUNKS + h - 1;
+        const uint32_t stages = 1u << bits, free = column * CHUNKS + h - 1, n = before + free;
         if (column + h == 0 || free + stages >= count)
             return;
-        bar_wait(empty + 8 * (free & (stages - 1)), free >> bits & 1);
+        bar_wait(empty + 8 * (n & (stages - 1)), n >> bits & 1);
         fetch(free + stages);
     }
     /* Chunk h of the column, as an operand. */
@@ -370,11 +380,11 @@ template <class FORM, int GROUP> struct many_form {
     enum { DEPTH = MANY_RING / FORM::BYTES };
     static_assert(DEPTH <= TILES_MOST, "barriers");
     struct many_tiles tiles;
-    uint32_t stage, parity;
+    uint32_t stage;
     struct tile_head head;
     uint4 q[FORM::CHUNKS];
 
-    __device__ __forceinline__ many_form(const struct many_tiles &t) : tiles(t), stage(0), parity(0)
+    __device__ __forceinline__ many_form(const struct many_tiles &t) : tiles(t), stage(0)
     {
         tiles.skip(DEPTH, FORM::BYTES);
     }
@@ -384,7 +394,7 @@ template <class FORM, int GROUP> struct many_form {
     }
     __device__ __forceinline__ void enter()
     {
-        bar_wait(tiles.full + 8 * stage, parity);
+        many_await(tiles.full, stage, tiles.turns);
         head = tile_head(tile(), FORM::BYTES, [](const uint8_t *p) { return *(const uint4 *)p; });
         ahead<0, GROUP>();
     }
@@ -405,7 +415,6 @@ template <class FORM, int GROUP> struct many_form {
         __syncwarp();
         tiles.fetch(stage, FORM::BYTES);
         stage = stage + 1 < DEPTH ? stage + 1 : 0;
-        parity ^= stage == 0;
     }
 };
 
@@ -427,14 +436,14 @@ template <int FMT> struct many_rows {
     static_assert(DEPTH >= 2 && DEPTH <= TILES_MOST, "barriers");
     const uint8_t *row; /* of the lane: where its next copy begins */
     uint8_t *room;
-    uint32_t full;
+    uint32_t full, &turns;
     uint32_t sub_next, sub_end; /* the first sub that is still to be fetched; the row's end */
     uint32_t at, to;            /* subs: the column's first; the end of the block's */
-    uint32_t slot, parity;
+    uint32_t slot;
 
     __device__ __forceinline__ many_rows(const struct mat &w, uint32_t strip, uint32_t from, uint32_t columns,
                                          const struct many_tiles &tiles)
-        : room(tiles.room), full(tiles.full), slot(0), parity(0)
+        : room(tiles.room), full(tiles.full), turns(tiles.turns), slot(0)
     {
         at = sub_next = 8 * from;
         to = at + 8 * columns;
@@ -477,7 +486,7 @@ template <int FMT> struct many_rows {
         const uint32_t lane = threadIdx.x % 32;
         const bool there = at + SUB < sub_end;
         if (SUB % SUBS == 0 && there)
-            bar_wait(full + 8 * slot, parity);
+            many_await(full, slot, turns);
         const uint8_t *p = room + slot * SLOT + lane / 4 * PITCH + 64 * (SUB % SUBS) + lane % 4 * 16;
         uint4 u = *(const uint4 *)p, v = *(const uint4 *)(p + 8 * PITCH);
         u = many_plain<FMT>(u), v = many_plain<FMT>(v);
@@ -487,7 +496,6 @@ template <int FMT> struct many_rows {
             __syncwarp();
             fetch(slot);
             slot = slot + 1 < DEPTH ? slot + 1 : 0;
-            parity ^= slot == 0;
         }
     }
     __device__ __forceinline__ void leave()
@@ -726,12 +734,13 @@ struct many_strip {
 /* What a block keeps in shared memory besides the stages of x. */
 struct many_room {
     uint8_t *rings;
-    uint32_t full; /* barriers of the tiles */
+    uint32_t full;  /* barriers of the tiles */
+    uint32_t turns; /* of those of this warp */
 };
 
 static __device__ __forceinline__ struct many_strip many_find_strip(const struct gemm_args &p,
                                                                     const struct piece &at,
-                                                                    const struct many_room &room)
+                                                                    struct many_room &room)
 {
     const uint32_t warp = same(threadIdx.x / 32), unit = min(at.band * (blockDim.x / 128) + warp / 4, p.strips - 1);
     const struct gemm_seg &seg = p.seg[gemm_segment(p, unit)];
@@ -739,12 +748,13 @@ static __device__ __forceinline__ struct many_strip many_find_strip(const struct
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(gemm_within(p, seg, unit) * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
     return {w, strip, {w.base + strip * w.stride + (uint64_t)at.from * layout_tile_bytes(w.fmt),
-                       room.rings + warp * MANY_RING, room.full + 8 * warp * TILES_MOST, at.to - at.from}};
+                       room.rings + warp * MANY_RING, room.full + 8 * warp * TILES_MOST, at.to - at.from,
+                       room.turns}};
 }
 
 /* Copies as many of the piece's tiles as there is room for. */
 static __device__ __forceinline__ void many_begin(const struct gemm_args &p, const struct piece &at,
-                                                  const struct many_room &room)
+                                                  struct many_room &room)
 {
     struct many_strip s = many_find_strip(p, at, room);
     if (s.w.fmt == FMT_F16) {
@@ -764,7 +774,7 @@ static __device__ __forceinline__ void many_begin(const struct gemm_args &p, con
 /* A warp's sums of a piece, after many_begin and many_x::begin. */
 template <int ROWS>
 static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float acc[ROWS / 8][4],
-                                                const struct piece &at, const struct many_room &room,
+                                                const struct piece &at, struct many_room &room,
                                                 const struct many_x<ROWS> &x)
 {
     enum { SUBS = many_group<ROWS>::SUBS };
@@ -790,24 +800,19 @@ static __device__ __forceinline__ void many_sum(const struct gemm_args &p, float
     }
 }
 
-/* The barriers of the rings, new ones for each piece: a ring may be left at any place, and its tiles may be of another form
- * next. */
+/* The barriers of the rings, made once: all that is copied in a piece is waited for in it, so that they count
+ * on from piece to piece, whatever forms those have. */
 struct many_bars {
     uint64_t x_full[MANY_STAGES], x_empty[MANY_STAGES], full[MANY_WARPS * TILES_MOST];
 
-    __device__ __forceinline__ void make(bool again)
+    __device__ __forceinline__ void make()
     {
         if (threadIdx.x < MANY_STAGES) {
-            if (again)
-                bar_end(x_full + threadIdx.x), bar_end(x_empty + threadIdx.x);
             bar_init(x_full + threadIdx.x, 1);
             bar_init(x_empty + threadIdx.x, blockDim.x / 32);
         }
-        if (threadIdx.x < MANY_WARPS * TILES_MOST) {
-            if (again)
-                bar_end(full + threadIdx.x);
+        if (threadIdx.x < MANY_WARPS * TILES_MOST)
             bar_init(full + threadIdx.x, 1);
-        }
         bar_made();
     }
 };
@@ -854,12 +859,13 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     const uint32_t base = many_base<ROWS>(), rows = min(p.m - base, (uint32_t)ROWS), units = blockDim.x / 128,
                    columns = (p.k + 255) / 256;
     const uint64_t step = (uint64_t)p.groups * 8 * STEP_ROW;
-    const struct many_room room = {shared + (many_x<ROWS>::BYTES << p.stages), shared_address(bars.full)};
+    struct many_room room = {shared + (many_x<ROWS>::BYTES << p.stages), shared_address(bars.full), 0};
     const struct many_sums sums = {(const float *)shared, units * UNIT, 1, 0};
     dep_launch();
-    bars.make(false);
+    bars.make();
     auto s = many_find_share<ROWS <= MANY_STREAM_K>(p, columns);
     __syncthreads();
+    uint32_t chunks = 0; /* of x, of the pieces before */
     for (bool begun = false;;) {
         const struct piece at = s.piece;
         const bool hands = s.stream_k() && at.from, takes = s.stream_k() && !at.from && at.to < columns;
@@ -868,20 +874,20 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
         const struct many_x<ROWS> x = {p.x + base * STEP_ROW + CHUNKS * CHUNK_STEPS * at.from * step,
                                        step,
                                        (rows + 7) / 8 * 8 * STEP_ROW,
+                                       chunks,
                                        CHUNKS * (at.to - at.from),
                                        p.stages,
                                        shared_address(shared),
                                        shared_address(bars.x_full),
                                        shared_address(bars.x_empty),
-                                       0,
-                                       0};
+                                       chunks & ((1u << p.stages) - 1),
+                                       chunks >> p.stages & 1};
+        chunks += x.count;
         float acc[ROWS / 8][4] = {};
         x.begin();
         many_sum<ROWS>(p, acc, at, room, x);
         const bool more = s.next(columns);
         __syncthreads(); /* all have used the rings */
-        if (more)
-            bars.make(true);
         if (takes)
             many_take<ROWS>(p, acc, stream_k_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
         if (!hands)
