@@ -20,12 +20,6 @@ static __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t count)
     bar_init(shared_address(bar), count);
 }
 
-/* Nothing waits for it any more: it may be made again. */
-static __device__ __forceinline__ void bar_end(uint64_t *bar)
-{
-    asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-
 /* Copies that are started behind a barrier of the block see, and do not overtake, what this thread did to shared memory. */
 static __device__ __forceinline__ void copies_after()
 {
