@@ -412,6 +412,7 @@ template <class FORM, int GROUP> struct many_form {
     }
     __device__ __forceinline__ void leave()
     {
+        copies_after();
         __syncwarp();
         tiles.fetch(stage, FORM::BYTES);
         stage = stage + 1 < DEPTH ? stage + 1 : 0;
@@ -493,6 +494,7 @@ template <int FMT> struct many_rows {
         a[0] = there ? u.x : 0, a[1] = there ? v.x : 0, a[2] = there ? u.y : 0, a[3] = there ? v.y : 0;
         a[4] = there ? u.z : 0, a[5] = there ? v.z : 0, a[6] = there ? u.w : 0, a[7] = there ? v.w : 0;
         if (SUB % SUBS == SUBS - 1) {
+            copies_after();
             __syncwarp();
             fetch(slot);
             slot = slot + 1 < DEPTH ? slot + 1 : 0;
