@@ -73,6 +73,7 @@ struct x_ring {
     }
     __device__ __forceinline__ void leave(uint32_t column)
     {
+        copies_after();
         __syncwarp();
         bar_arrive(shared_address(empty + (column - from) % WIDE_STAGES), threadIdx.x % 32 == 0);
     }
@@ -153,6 +154,7 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
             wgmma_64(c, here + 4, wide_operand(in + 512 * sub + 256), true);
             wgmma_commit();
         }
+        copies_after();
         __syncwarp();
         tiles.fetch<FORM>(stage);
         stage = stage + 1 < depth ? stage + 1 : 0;
