@@ -43,13 +43,12 @@ void op_ffn_run(struct lane *l, const struct op_ffn *o)
 
 /* ---- the choice of experts ---- */
 
-static void moe_softmax(float *x, uint32_t n)
+static void moe_softmax(const struct kernels *k, float *x, uint32_t n)
 {
-    float most = -FLT_MAX, sum = 0;
+    float most = -FLT_MAX;
     for (uint32_t i = 0; i < n; i++)
         most = x[i] > most ? x[i] : most;
-    for (uint32_t i = 0; i < n; i++)
-        sum += x[i] = expf(x[i] - most);
+    const float sum = k->exp_sum(x, n, most);
     for (uint32_t i = 0; i < n; i++)
         x[i] /= sum;
 }
@@ -114,7 +113,7 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
         return;
     }
     if (o->gating == GATING_SOFTMAX)
-        moe_softmax(score, all);
+        moe_softmax(l->k, score, all);
     for (uint32_t i = 0; i < all; i++) {
         if (o->gating == GATING_SIGMOID)
             score[i] = 1.0f / (1.0f + expf(-score[i]));
@@ -128,7 +127,7 @@ static void moe_choose(const struct lane *l, const struct op_moe *o, uint32_t ro
         weight[i] = score[expert[i]];
     }
     if (o->gating == GATING_SOFTMAX_TOPK)
-        moe_softmax(weight, o->used);
+        moe_softmax(l->k, weight, o->used);
     for (uint32_t i = 0; i < o->used; i++)
         sum += weight[i];
     float scale = o->weight_scale / (o->normalise ? fmaxf(sum + 1e-20f, o->least_sum) : 1.0f);
@@ -165,29 +164,59 @@ static void moe_sort(const struct lane *l, const struct op_moe *o)
     m->first[0] = 0;
 }
 
+/* Scores of rows [from, to) for experts [n0, n1), and for the shared expert. */
+struct moe_scores {
+    uint32_t from, to, n0, n1;
+    bool shared, fixed; /* fixed: cpu_product.fixed */
+};
+
+static void moe_score(const struct lane *l, const struct op_moe *o, const struct rows *x,
+                      const struct moe_scores *s)
+{
+    const uint32_t all = o->experts + o->identities;
+    const struct rows part = rows_from(x, s->from, s->to - s->from, 0);
+    float *score = l->d->moe.score + (size_t)s->from * (all + 1);
+    struct cpu_product p = {.linear = o->router,
+                            .floats = true,
+                            .fixed = s->fixed,
+                            .n0 = s->n0,
+                            .n1 = s->n1,
+                            .y = score + s->n0,
+                            .y_stride = all + 1};
+    if (part.m && s->n0 < s->n1)
+        lane_product(l, &part, &p);
+    if (!part.m || !s->shared)
+        return;
+    p.linear = (struct linear){.weight = o->shared_router, .adapter = o->shared_router_adapter};
+    p.n0 = 0, p.n1 = 1, p.y = score + all;
+    lane_product(l, &part, &p);
+}
+
+/* Many rows are shared by rows: by experts every worker would pack all of them. */
 static void moe_route(struct lane *l, const struct op_moe *o, const struct rows *x)
 {
-    uint32_t n0, n1, rows = l->s->rows, few = 8, all = o->experts + o->identities;
-    float *score = l->d->moe.score;
-    struct cpu_product p = {.linear = o->router, .floats = true, .y_stride = all + 1};
-    lane_slice(l, all, 8, &n0, &n1);
-    p.n0 = n0, p.n1 = n1, p.y = score + n0;
-    if (n0 < n1)
-        lane_product(l, x, &p);
-    if (o->shared_router && l->worker == l->workers - 1) {
-        p.linear = (struct linear){.weight = o->shared_router, .adapter = o->shared_router_adapter};
-        p.n0 = 0, p.n1 = 1, p.y = score + all;
-        lane_product(l, x, &p);
+    enum { CHOICE_FEW = 8, ROWS_EACH = 8 };
+    const uint32_t rows = l->s->rows, all = o->experts + o->identities;
+    const bool by_rows = rows >= (uint32_t)l->workers * ROWS_EACH && !l->s->lora && !l->d->device.watch;
+    struct moe_scores s = {.to = rows, .n1 = all, .shared = o->shared_router, .fixed = by_rows};
+    uint32_t from, to;
+    if (by_rows) {
+        lane_slice(l, rows, ROWS_EACH, &s.from, &s.to);
+    } else {
+        lane_slice(l, all, 8, &s.n0, &s.n1);
+        s.shared = o->shared_router && l->worker == l->workers - 1;
     }
-    lane_wait(l);
-    if (rows > few) {
-        lane_slice(l, rows, 1, &n0, &n1);
-        for (uint32_t r = n0; r < n1; r++)
+    moe_score(l, o, x, &s);
+    if (!by_rows)
+        lane_wait(l);
+    if (rows > CHOICE_FEW) {
+        lane_slice(l, rows, ROWS_EACH, &from, &to);
+        for (uint32_t r = from; r < to; r++)
             moe_choose(l, o, r);
         lane_wait(l);
     }
     if (l->worker == 0) {
-        for (uint32_t r = 0; rows <= few && r < rows; r++)
+        for (uint32_t r = 0; rows <= CHOICE_FEW && r < rows; r++)
             moe_choose(l, o, r);
         moe_sort(l, o);
     }
