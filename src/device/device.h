@@ -186,6 +186,9 @@ struct device_ops {
      * device of a split to the other. */
     int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);
     int (*write_rows)(struct device *d, uint32_t buffer, uint32_t rows, const float *host, struct err *e);
+    /* The same from another device of this kind that has the same buffers, on the same card, behind what that was told to
+     * run. */
+    int (*take_rows)(struct device *d, uint32_t buffer, uint32_t rows, struct device *from, struct err *e);
     /* Where this device's buffers are host memory: a buffer, and all of them with their size. Others are NULL. */
     float *(*host_rows)(struct device *d, uint32_t buffer);
     void *(*host_memory)(struct device *d, size_t *bytes);

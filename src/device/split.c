@@ -351,20 +351,26 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
 
 /* ---- a step ---- */
 
-/* Rows pass through the rest's memory, which may be pinned: its own rows of that buffer are older ones. */
+/* Between the main device and the streaming one, which are of a kind, directly. Else through the rest's memory, which may be
+ * pinned: its own rows of that buffer are older ones. */
+static int split_pass_rows(struct split *d, uint32_t buffer, uint32_t rows, struct device *from,
+                           struct device *to, struct err *e)
+{
+    struct device *rest = d->part[SPLIT_REST];
+    if (from != rest && to != rest && to->ops == from->ops)
+        return to->ops->take_rows(to, buffer, rows, from, e);
+    float *host = rest->ops->host_rows(rest, buffer);
+    return to == rest ? from->ops->read_rows(from, buffer, rows, host, e)
+                      : to->ops->write_rows(to, buffer, rows, host, e);
+}
+
 static int split_pass(struct split *d, const struct split_way *r, const struct segment *s, uint32_t rows,
                       struct err *e)
 {
-    struct device *rest = d->part[SPLIT_REST], *to = d->part[s->device];
-    for (uint32_t i = s->crossing; i < s->crossing + s->crossings; i++) {
-        const uint32_t buffer = r->crossing[i].buffer;
-        struct device *from = d->part[r->crossing[i].from];
-        float *host = rest->ops->host_rows(rest, buffer);
-        if ((from != rest && from->ops->read_rows(from, buffer, rows, host, e)) ||
-            (to != rest && to->ops->write_rows(to, buffer, rows, host, e)))
-            return -1;
-    }
-    return 0;
+    int bad = 0;
+    for (uint32_t i = s->crossing; !bad && i < s->crossing + s->crossings; i++)
+        bad = split_pass_rows(d, r->crossing[i].buffer, rows, d->part[r->crossing[i].from], d->part[s->device], e);
+    return bad;
 }
 
 /* Whether streaming the weights takes less time than computing this many rows on the rest. */

@@ -375,6 +375,12 @@ static float *cpu_host_rows(struct device *device, uint32_t buffer)
     return ((struct cpu *)device)->buffer[buffer];
 }
 
+static int cpu_take_rows(struct device *device, uint32_t buffer, uint32_t rows, struct device *from,
+                         struct err *e)
+{
+    return cpu_write_rows(device, buffer, rows, cpu_host_rows(from, buffer), e);
+}
+
 static void *cpu_host_memory(struct device *device, size_t *bytes)
 {
     const struct cpu *d = (struct cpu *)device;
@@ -610,6 +616,7 @@ int cpu_open(struct device **out, const struct device_options *o, struct err *e)
                                           .results = cpu_results,
                                           .read_rows = cpu_read_rows,
                                           .write_rows = cpu_write_rows,
+                                          .take_rows = cpu_take_rows,
                                           .host_rows = cpu_host_rows,
                                           .host_memory = cpu_host_memory,
                                           .back = cpu_back,

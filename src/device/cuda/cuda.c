@@ -282,8 +282,7 @@ static int put_streamed(struct cuda_device *d, const struct step_class *c, struc
     struct gpu *g = d->g;
     d->replay.limits.no_wide = d->lower.options.no_wide;
     sender_border(d->sender, d->now.border);
-    if (gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
-                  "sending a step", e))
+    if (gpu_fetch(g, d->meta_device, d->meta_host, d->meta_used, "sending a step", e))
         return -1;
     for (uint32_t i = c->from; i < c->to; i++) {
         struct step_class one = *c;
@@ -307,8 +306,7 @@ static int put_step(struct cuda_device *d, const struct step_class *c, struct er
     if (d->sender)
         return put_streamed(d, c, e);
     struct launch_list *list = cache_list(&d->cache, &d->lower, c, e);
-    if (!list || gpu_check(g, g->cu->to_device(d->meta_device, d->meta_host, d->meta_used, g->stream),
-                           "sending a step", e))
+    if (!list || gpu_fetch(g, d->meta_device, d->meta_host, d->meta_used, "sending a step", e))
         return -1;
     d->replay.limits.no_wide = d->lower.options.no_wide;
     return replay_list(&d->replay, list, &d->now, c->from, e);
@@ -511,15 +509,40 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
     if (is_pinned(d, host, bytes)) /* and waits: the other device may write to it next */
-        return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], host, bytes, d->g->stream),
-                         "sending rows", e) ||
+        return gpu_fetch(d->g, (cu_ptr)d->at.buffer[buffer], host, bytes, "sending rows", e) ||
                        gpu_sync(d->g, e)
                    ? -1
                    : 0;
     memcpy(d->mirror, host, bytes);
     d->sending = true;
-    return gpu_check(d->g, d->g->cu->to_device((cu_ptr)d->at.buffer[buffer], d->mirror, bytes, d->g->stream),
-                     "sending rows", e);
+    return gpu_fetch(d->g, (cu_ptr)d->at.buffer[buffer], d->mirror, bytes, "sending rows", e);
+}
+
+/* What `then` does from now on follows what `first` was told to do so far. */
+static int follow(struct cuda_device *then, struct cuda_device *first, struct err *e)
+{
+    const struct driver *cu = first->g->cu;
+    return gpu_check(first->g, cu->event_record(first->passed, first->g->stream), "passing rows", e) ||
+                   gpu_check(then->g, cu->stream_wait(then->g->stream, first->passed, 0), "passing rows", e)
+               ? -1
+               : 0;
+}
+
+/* The copy is the other one's to make, behind its kernels and before those that change the rows again. */
+static int cuda_take_rows(struct device *base, uint32_t buffer, uint32_t rows, struct device *from, struct err *e)
+{
+    struct cuda_device *d = self(base), *other = self(from);
+    const uint64_t bytes = (uint64_t)rows * d->plan->width[buffer] * sizeof(float);
+    if (check_rows(d, buffer, rows, e) || check_rows(other, buffer, rows, e))
+        return -1;
+    if (d->g->card != other->g->card)
+        return err_set(e, ERR_USAGE, "rows pass between devices of one card only");
+    return follow(other, d, e) ||
+                   gpu_fetch(other->g, (cu_ptr)d->at.buffer[buffer], other->at.buffer[buffer], bytes,
+                             "passing rows", e) ||
+                   follow(d, other, e)
+               ? -1
+               : 0;
 }
 
 /* ---- sums over cards ---- */
@@ -678,6 +701,8 @@ static void cuda_close(struct device *base)
         sender_close(d->sender);
         nccl_close(d->nccl);
         unpin(d);
+        if (d->passed)
+            g->cu->event_destroy(d->passed);
         cache_free(&d->cache, g);
         blas_close(d->replay.blas);
         gpu_pinned_free(g, d->meta_host);
@@ -708,6 +733,7 @@ static const struct device_ops ops = {.name = "cuda",
                                       .picks = cuda_picks,
                                       .read_rows = cuda_read_rows,
                                       .write_rows = cuda_write_rows,
+                                      .take_rows = cuda_take_rows,
                                       .meet = cuda_meet,
                                       .sum_rows = cuda_sum_rows,
                                       .pin = cuda_pin,

@@ -30,6 +30,7 @@ enum cu_attribute {
     CU_ATTR_L2_BYTES = 38,
     CU_ATTR_MAJOR = 75,
     CU_ATTR_MINOR = 76,
+    CU_ATTR_READS_PINNED = 91, /* by the host's address, also what is registered */
     CU_ATTR_SHARED_BLOCK = 97, /* with opt-in */
     CU_ATTR_VIRTUAL_MEMORY = 102,
     CU_ATTR_READ_ONLY_PINS = 113

@@ -24,6 +24,7 @@ struct cuda_device {
     void *pinned;          /* host memory of another device that rows are copied to and from directly */
     size_t pinned_bytes;
     bool pinned_here; /* and it is ours to unpin */
+    void *passed;     /* event: rows have passed to or from the other device of this card */
     struct group_kv kv[PLAN_GROUPS_MOST];
     struct kv_memory kv_memory[PLAN_GROUPS_MOST];
     uint32_t kv_least[PLAN_GROUPS_MOST]; /* pages with memory from the start */

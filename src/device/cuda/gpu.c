@@ -34,6 +34,7 @@ static const struct kernel_row rows[] = {
     {K_GEMM_MANY + 1, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_64"},
     {K_GEMM_MANY + 2, MODULE_GEMM_MANY, SHARED_ALL, "gemm_many_128"},
     {K_REPACK, MODULE_WEIGHTS, SHARED_USUAL, "repack"},
+    {K_FETCH, MODULE_WEIGHTS, SHARED_USUAL, "fetch"},
     {K_DEQUANT, MODULE_WEIGHTS, SHARED_USUAL, "dequant"},
     {K_DEQUANT_TILE, MODULE_WEIGHTS, SHARED_USUAL, "dequant_tile"},
     {K_FP8, MODULE_WEIGHTS, SHARED_USUAL, "fp8_rows"},
@@ -326,6 +327,8 @@ static int start(struct gpu *g, int index, struct err *e)
     if (!gpu_blob(0))
         return err_set(e, ERR_RESOURCE, "this build has no CUDA kernels: it was built without nvcc");
     g->plain_launch = g->profile.major < 9;
+    int reads = 0;
+    g->fetches = g->cu->device_attribute(&reads, CU_ATTR_READS_PINNED, g->card) == CU_OK && reads;
     current = NULL; /* a context that comes back may have the address of one that has gone */
     /* The primary context: cuBLASLt works in that one. */
     if (gpu_check(g, g->cu->primary_retain(&g->context, g->card), "opening the card's context", e) ||
@@ -521,13 +524,14 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
                           .shared = grid.shared,
                           .stream = g->stream,
                           .attributes = how,
-                          .attribute_count = g->plain_launch ? 0
+                          .attribute_count = g->plain_launch || g->whole_next ? 0
                                              : g->shared_percent && g->profile.driver >= CU_DRIVER_PERCENT
                                                  ? 2
                                                  : 1};
     void *params[1];
     memcpy(params, &args, sizeof args);
     g->launches++;
+    g->whole_next = false;
     if (g->timing)
         timing_before(g, kernel);
     int r = g->cu->launch(&c, g->kernel[kernel], params, NULL);
@@ -538,6 +542,19 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
     gpu_check(g, r, "launching a kernel", e);
     return err_prefix(e, "%s (%u, %u, %u) x %u, %u bytes shared", gpu_kernel_name(kernel), grid.x, grid.y,
                       grid.z, grid.threads, grid.shared);
+}
+
+/* What follows may read these bytes before it waits for the kernel before it, so it begins behind this one. */
+int gpu_fetch(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e)
+{
+    const struct fetch_args a = {.from = from, .to = (uint32_t *)to, .words = bytes / 4};
+    if (!g->fetches)
+        return gpu_check(g, g->cu->to_device(to, from, bytes, g->stream), doing, e);
+    g->whole_next = true;
+    if (gpu_launch(g, K_FETCH, gpu_grid(gpu_blocks(bytes, 16 * 256), 1, 1, 256, 0), &a, e))
+        return -1;
+    g->whole_next = true;
+    return 0;
 }
 
 int gpu_sync(struct gpu *g, struct err *e)

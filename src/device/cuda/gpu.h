@@ -43,6 +43,7 @@ enum gpu_kernel {
     K_GEMM_WIDE,                /* tiles, up to 64 rows of an expert, by wgmma */
     K_GEMM_MANY,                /* many rows, by wgmma: + 0..2: 32, 64, 128 a block */
     K_REPACK = K_GEMM_MANY + MANY_KERNELS,
+    K_FETCH,
     K_DEQUANT,
     K_DEQUANT_TILE,
     K_FP8,
@@ -117,6 +118,8 @@ struct gpu {
     void *kernel[K_COUNT];
     struct gpu_profile profile;
     bool plain_launch;       /* no programmatic dependent launch (below sm_90) */
+    bool fetches;            /* kernels can read pinned memory of the host by its address there */
+    bool whole_next;         /* the next kernel begins when all before it have ended */
     int lost;                /* the driver's error code once the card is lost */
     uint64_t taken;          /* bytes of device memory that are ours, without what is only held to spare */
     struct gpu_spare *spare; /* ours; NULL: there is none */
@@ -179,6 +182,10 @@ static inline struct gpu_grid gpu_grid(unsigned x, unsigned y, unsigned z, unsig
 }
 
 int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e);
+/* Copies bytes (a multiple of four) from pinned memory of the host, or from the same card, in the order of the stream: by a
+ * kernel, as a copy engine works in the order in which it was asked, so that few bytes would wait for all weights that are
+ * on their way in another stream. */
+int gpu_fetch(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e);
 int gpu_sync(struct gpu *g, struct err *e);
 
 enum { GPU_COUNTERS = 1 << 16 }; /* zero between kernels */

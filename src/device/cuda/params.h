@@ -179,6 +179,13 @@ struct repack_args {
     uint32_t fmt, n, k, pad;
 };
 
+/* Bytes, in words of four, from memory of this card or pinned memory of the host. */
+struct fetch_args {
+    const uint32_t *from;
+    uint32_t *to;
+    uint64_t words;
+};
+
 /* Rows [first, first + rows) as fp16, k padded to kp with zeros. */
 struct dequant_args {
     struct mat w;

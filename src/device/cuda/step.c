@@ -73,6 +73,9 @@ int step_take(struct cuda_device *d, const struct plan *p, struct err *e)
         widest = p->width[i] > widest ? p->width[i] : widest;
     if (widest && !(d->mirror = gpu_pinned(d->g, widest * d->max_rows * 4, e)))
         return -1;
+    if (p->part &&
+        gpu_check(d->g, d->g->cu->event_create(&d->passed, CU_EVENT_NO_TIMING), "making an event", e))
+        return -1;
     if (!(d->meta_host = gpu_pinned(d->g, d->meta_bytes, e)) ||
         !(d->meta_device = gpu_alloc(d->g, d->meta_bytes, "the step's data", e)) ||
         !(d->at.results = gpu_pinned(d->g, (uint64_t)d->max_outs * p->out_width * 4, e)) ||

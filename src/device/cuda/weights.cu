@@ -26,6 +26,29 @@ extern "C" __global__ void repack(const __grid_constant__ struct repack_args p)
     *(uint4 *)(p.dst + blockIdx.y * p.dst_each + at) = make_uint4(word[0], word[1], word[2], word[3]);
 }
 
+/* What the host has written meanwhile is read from its memory, not from a cache. */
+static __device__ __forceinline__ uint4 fetch_16(const uint32_t *from)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+}
+
+/* 16 bytes a thread; from addresses that are no multiples of 16, word by word. */
+extern "C" __global__ void __launch_bounds__(256) fetch(const __grid_constant__ struct fetch_args p)
+{
+    const uint64_t at = 4 * ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x);
+    if (at + 4 <= p.words && ((uintptr_t)p.from | (uintptr_t)p.to) % 16 == 0) {
+        *(uint4 *)(p.to + at) = fetch_16(p.from + at);
+        return;
+    }
+    for (uint64_t i = at; i < at + 4 && i < p.words; i++)
+        p.to[i] = *(const volatile uint32_t *)(p.from + i);
+}
+
 /* A warp writes 256 values, 512 bytes; four such rounds in flight. */
 template <int FMT>
 static __device__ __forceinline__ void dequant_row(const struct dequant_args &p, uint32_t r)
