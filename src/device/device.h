@@ -14,7 +14,7 @@
 struct buf;
 struct pool;
 
-/* options.copies: as many as fit into what is free; they make way for everything else (device/cuda/copies.h). */
+/* options.copies: as many as fit into what is free; they make way for everything else (device/cuda/copies.h, stages.h). */
 #define COPIES_AUTO UINT64_MAX
 
 struct device_options {
@@ -27,9 +27,11 @@ struct device_options {
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
-    uint64_t copies;    /* CUDA: bytes that weights may take once more, as fp16, for many rows; 0 = none */
-    bool fp8;           /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
-    bool no_parity;     /* CUDA: skip the parity gate */
+    uint64_t
+        copies; /* CUDA: bytes that weights may take once more, as fp16, for many rows; of `streamed`, bytes
+                      * that may stay; 0 = none */
+    bool fp8;   /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
+    bool no_parity; /* CUDA: skip the parity gate */
     bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
     uint64_t pin_most; /* and so many bytes of them may be pinned where they are; 0 = none */
 };
@@ -130,7 +132,7 @@ struct step {
 struct device_memory {
     uint64_t weights, scratch, total;
     uint64_t free;     /* with what copies would give back */
-    uint64_t copies;   /* of weights, decoded, as long as nothing else needs the memory */
+    uint64_t copies;   /* of weights, as long as nothing else needs the memory */
     uint64_t kv;       /* memory that KV holds now; as a need: with all pages */
     uint64_t kv_least; /* as a need: with those that have memory from the start */
 };
@@ -230,7 +232,9 @@ struct device_ops {
 
 struct device {
     const struct device_ops *ops;
-    uint64_t sent; /* bytes of weights that steps have sent to a card so far */
+    /* bytes of the CPU's weights with which steps have computed on a card so far, and those that were sent for that: the
+     * card may have some from before */
+    uint64_t streamed, sent;
     /* Of steps so far whose experts are divided with another device: seconds that weights took on the link, and that steps
      * waited for them. */
     double link, waited;

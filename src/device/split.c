@@ -264,8 +264,8 @@ static void add_bytes(void *arg, weight_id *id)
     s->bytes += weight_bytes(w) / w->count * sent;
 }
 
-/* Bytes of weights that a step with this border sends. */
-static uint64_t split_sent(const struct split *d, uint32_t border)
+/* Bytes of the rest's weights with which the streaming device computes in a step with this border. */
+static uint64_t split_streamed(const struct split *d, uint32_t border)
 {
     const struct plan *p = &d->plan[SPLIT_STREAM];
     struct sum_bytes sum = {.w = &d->weights[SPLIT_STREAM], .border = border};
@@ -479,7 +479,8 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     }
     took.seconds = clock_now() - began;
     if (streams) {
-        d->base.sent += split_sent(d, took.at);
+        d->base.streamed += split_streamed(d, took.at);
+        d->base.sent = stream->sent;
         took.link = stream->link - link;
         took.waited = stream->waited - waited;
     }

@@ -62,8 +62,9 @@ struct bench_test {
     double tok_s, spread;      /* median, and (p75 - p25) / median */
     double gb_s, gop_s, share; /* share of the machine's limit with this number of threads */
     double link, rest,
-        card;    /* of two devices: shares of the link's bandwidth, of the CPU's and of the card's limits */
-    double sent; /* bytes of weights, in a step */
+        card; /* of two devices: shares of the link's bandwidth, of the CPU's and of the card's limits */
+    double streamed,
+        sent; /* bytes of the CPU's weights in a step: computed with on the card; sent for that */
     int threads;
     struct probe probe;
 };
@@ -202,21 +203,20 @@ static double bench_wall(const struct bench *b)
 
 /* Two devices that share a model: decode waits for one, then for the other; prompts send weights of the CPU to the card
  * where that is faster, and the link, the card or the CPU, which computes with those that are not sent, is the limit.
- * `seconds` of a step, in which `sent` bytes went over the link. */
+ * `seconds` of a step. */
 static void bench_walls(const struct bench *b, struct bench_test *t, const struct step_cost *c,
-                        double seconds, double sent)
+                        double seconds)
 {
     if (t->decode) {
         t->card = c->bytes[0] / b->card_probe.read / seconds;
         t->rest = c->bytes[1] / b->probe.read / seconds;
     } else {
-        const double moved = c->bytes[1] > 0 ? fmin(1, sent / c->bytes[1]) : 0;
+        const double moved = c->bytes[1] > 0 ? fmin(1, t->streamed / c->bytes[1]) : 0;
         t->card = (c->flops[0] + moved * c->flops[1]) / b->card_probe.int8 / seconds;
         t->rest = (1 - moved) * c->flops[1] / bench_wall(b) / seconds;
-        t->link = sent / b->link / seconds;
-        t->sent = sent;
+        t->link = t->sent / b->link / seconds;
     }
-    t->share = sent > 0 ? fmax(t->link, fmax(t->card, t->rest)) : t->card + t->rest;
+    t->share = t->streamed > 0 ? fmax(t->link, fmax(t->card, t->rest)) : t->card + t->rest;
 }
 
 static int bench_measure(struct bench *b, struct bench_test *t, struct progress *bar, struct err *e)
@@ -227,7 +227,7 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     snprintf(note, sizeof note, "%s %u", t->decode ? "decode" : "prefill", t->n);
     if (bench_once(b, t, e) < 0) /* warms up */
         return -1;
-    const uint64_t sent = device->sent;
+    const uint64_t sent = device->sent, streamed = device->streamed;
     for (int i = 0; i < b->repeats; i++) {
         progress_show(bar, (double)i / b->repeats, note);
         if ((seconds[i] = bench_once(b, t, e)) < 0)
@@ -243,7 +243,9 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     t->gb_s = 1e-9 * (cost.bytes[0] + cost.bytes[1]) * steps / median;
     t->gop_s = 1e-9 * (cost.flops[0] + cost.flops[1]) * steps / median;
     if (b->link > 0) {
-        bench_walls(b, t, &cost, median / steps, (double)(device->sent - sent) / b->repeats / steps);
+        t->sent = (double)(device->sent - sent) / b->repeats / steps;
+        t->streamed = (double)(device->streamed - streamed) / b->repeats / steps;
+        bench_walls(b, t, &cost, median / steps);
         return 0;
     }
     /* the limit: bytes when generating, operations when reading */
@@ -292,6 +294,8 @@ static void bench_json(const struct bench *b, struct buf *out)
             json_num(&j, t->card);
             json_key(&j, "sent_gb");
             json_num(&j, 1e-9 * t->sent);
+            json_key(&j, "streamed_gb");
+            json_num(&j, 1e-9 * t->streamed);
         }
         json_end(&j, '}');
     }
@@ -323,8 +327,9 @@ static void bench_table(const struct bench *b, struct buf *out)
         if (b->link > 0)
             buf_printf(out, ": link %.1f%%, CPU %.1f%%, card %.1f%%", 100 * t->link, 100 * t->rest,
                        100 * t->card);
-        if (t->sent > 0)
-            buf_printf(out, "; %.2f GB sent a step", 1e-9 * t->sent);
+        if (t->streamed > 0)
+            buf_printf(out, "; of the CPU's weights %.2f GB a step on the card, %.2f GB sent",
+                       1e-9 * t->streamed, 1e-9 * t->sent);
         buf_char(out, '\n');
     }
 }

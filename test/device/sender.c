@@ -9,9 +9,19 @@
 #include "gpu/fake_cuda.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
-enum { OPS = 5, EXPERTS = 20, ROWS = 256, COLS = 512, LONG_ROWS = 12288, STAMP = 8, OP_BYTES = 240 << 20 };
+enum {
+    SHAPES = 5,
+    OPS = 2 * SHAPES + 1,
+    EXPERTS = 20,
+    ROWS = 256,
+    COLS = 512,
+    LONG_ROWS = 12288,
+    STAMP = 8,
+    OP_BYTES = 240 << 20
+};
 
 static struct fake_cuda *fake;
 static _Atomic uint64_t repacked; /* matrices */
@@ -61,30 +71,30 @@ struct shape {
     uint32_t rows, apart;
 };
 
-static const struct shape small[OPS] = {
+static const struct shape small[SHAPES] = {
     {4 * ROWS, 1}, /* several in a job */
     {4 * ROWS, 2}, /* the same, where gate and up are in one tensor: a job's bytes are not one run */
     {0, 0},        /* no experts */
     {4 * ROWS, 1}, {4 * ROWS, 1},
 };
 
-static const struct shape large[OPS] = {
+static const struct shape large[SHAPES] = {
     {4 * ROWS, 1},  {4 * ROWS, 2}, {0, 0}, {20 * ROWS, 2}, /* one in a job */
     {16 * ROWS, 1},                                        /* 84 MB: more than is pinned at once */
 };
 
-static void build(struct fixture *f, const struct shape shapes[OPS])
+static void build(struct fixture *f, const struct shape shapes[SHAPES])
 {
     *f = (struct fixture){.bytes = mem_zalloc(OPS, OP_BYTES)};
     for (uint32_t i = 0; i < OPS; i++)
-        if (i == 2) { /* one that is sent whole, in pieces of a matrix */
+        if (i % SHAPES == 2) { /* one that is sent whole, in pieces of a matrix */
             plan_add(&f->plan, OP_OUT, 0)->out.linear.weight = matrix(f, i, LONG_ROWS, 1, 1);
         } else {
             struct op_moe *o = &plan_add(&f->plan, OP_MOE, 0)->moe;
-            o->side = i == 3 ? MOE_ALL : MOE_BELOW;
+            o->side = i % SHAPES == 3 ? MOE_ALL : MOE_BELOW;
             o->experts = EXPERTS;
-            o->gate.weight = matrix(f, i, ROWS, EXPERTS, shapes[i].apart);
-            o->up.weight = matrix(f, i, shapes[i].rows, EXPERTS, shapes[i].apart);
+            o->gate.weight = matrix(f, i, ROWS, EXPERTS, shapes[i % SHAPES].apart);
+            o->up.weight = matrix(f, i, shapes[i % SHAPES].rows, EXPERTS, shapes[i % SHAPES].apart);
             o->down.weight = matrix(f, i, ROWS, EXPERTS, 1);
             o->router.weight = matrix(f, i, EXPERTS, 1, 1);
         }
@@ -94,40 +104,38 @@ struct look {
     struct fixture *f;
     const struct op *op;
     uint32_t border;
-    bool wipe;
 };
 
-/* That what the operation needs is there; or wipes it. */
+/* That what the operation needs is there. */
 static void look_at(void *arg, weight_id *id)
 {
     const struct look *l = arg;
     const struct weight *w = &l->f->weights.all[*id];
     const struct mat *m = &sender_mats(l->f->sender)[*id];
     const uint32_t n = plan_is_divided(l->op, *id) && l->border < w->count ? l->border : w->count;
-    for (uint32_t i = 0; i < (l->wipe ? w->count : n); i++)
-        if (l->wipe)
-            memset((uint8_t *)m->base + i * m->each, 0, STAMP);
-        else if (memcmp(m->base + i * m->each, w->data + i * w->each_bytes, STAMP) != 0)
+    for (uint32_t i = 0; i < n; i++)
+        if (memcmp(m->base + i * m->each, w->data + i * w->each_bytes, STAMP) != 0)
             fail_msg("border %u: matrix %u of weight %u is not there", l->border, i, *id);
 }
 
 static void pass(struct fixture *f, uint32_t border, uint32_t from)
 {
     struct err e = {0};
+    sender_hold(f->sender);
     sender_border(f->sender, border);
-    for (uint32_t i = from; i < OPS; i++) {
-        struct look l = {f, &f->plan.ops[i], border, false};
+    for (uint32_t i = from; i < f->plan.count; i++) {
+        struct look l = {f, &f->plan.ops[i], border};
         if (sender_begin(f->sender, i, &e))
             fail_msg("%s", e.text);
-        plan_each_sent(l.op, look_at, &l);
-        l.wipe = true; /* before others come */
         plan_each_sent(l.op, look_at, &l);
         if (sender_end(f->sender, i, &e))
             fail_msg("%s", e.text);
     }
+    sender_release(f->sender);
 }
 
-static void begin(struct fixture *f, const struct shape shapes[OPS], int threads, uint64_t pin, int refusal)
+static void begin(struct fixture *f, const struct shape shapes[SHAPES], int threads, uint64_t pin,
+                  int refusal)
 {
     struct err e = {0};
     if (!gpu_blob(0)) {
@@ -142,7 +150,7 @@ static void begin(struct fixture *f, const struct shape shapes[OPS], int threads
                                .register_result = refusal};
     driver_set_library(FAKE_CUDA);
     build(f, shapes);
-    const struct device_options o = {.threads = threads, .pin_most = pin};
+    const struct device_options o = {.threads = threads, .pin_most = pin, .copies = COPIES_AUTO};
     if (!(f->gpu = gpu_open(0, 0, &e)) || sender_open(&f->sender, f->gpu, &f->plan, &f->weights, &o, &e))
         fail_msg("%s", e.text);
 }
@@ -177,7 +185,13 @@ static void borders_change(void **state)
     }
 }
 
-/* What is below the border is sent once; those that count may be a pass ahead. */
+static uint64_t sent_bytes(const struct fixture *f)
+{
+    return sender_times(f->sender).bytes;
+}
+
+/* Of stages that share a room, what is below the border is sent in every pass; those that count may be a pass ahead. The
+ * others are sent once. */
 static void less_is_sent(void **state)
 {
     (void)state;
@@ -188,9 +202,153 @@ static void less_is_sent(void **state)
     const uint64_t before = repacked;
     for (int i = 0; i < 10; i++)
         pass(&f, 5, 0);
-    const uint64_t whole = 3 * EXPERTS + 1, below = 3 * 5 + 1, pieces = 2, each = 3 * below + whole + pieces;
+    /* eight rooms, eleven stages: the first three and the last three take turns */
+    const uint64_t whole = 3 * EXPERTS + 1, below = 3 * 5 + 1, pieces = 2, each = 4 * below + whole + pieces;
     assert_in_range(repacked - before, 9 * each, 11 * each);
     end(&f);
+}
+
+/* A stage with a room of its own is sent once, and what it lacks when the border rises. */
+static void own_rooms(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, small, 2, 0, 0);
+    pass(&f, 5, 0);
+    assert_int_equal(sender_kept(f.sender), 0);
+    sender_fill(f.sender);
+    assert_true(sender_hold(f.sender)); /* weights have other places now */
+    sender_release(f.sender);
+    const uint64_t all = sender_kept(f.sender);
+    assert_true(all > 200 << 20);
+    pass(&f, 5, 0);
+    pass(&f, 5, 0);
+    uint64_t before = sent_bytes(&f);
+    for (int i = 0; i < 3; i++)
+        pass(&f, 5, i % 2);
+    assert_int_equal(sent_bytes(&f), before);
+    pass(&f, EXPERTS, 0);
+    const uint64_t risen = sent_bytes(&f);
+    assert_true(risen > before);
+    pass(&f, 7, 0);
+    pass(&f, EXPERTS, 0);
+    assert_int_equal(sent_bytes(&f), risen);
+    end(&f);
+}
+
+/* Own rooms are given back where memory is needed, and come again where there is some. */
+static void own_rooms_are_given_back(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, small, 3, 0, 0);
+    sender_fill(f.sender);
+    const uint64_t all = sender_kept(f.sender);
+    for (int i = 0; i < 6; i++) {
+        pass(&f, EXPERTS, 0);
+        pass(&f, 3, 0);
+        const uint64_t kept = sender_kept(f.sender), free = fake->memory - fake->used;
+        gpu_make_room(f.gpu, free + 1);
+        assert_true(sender_kept(f.sender) < kept);
+        assert_int_equal(fake->memory - fake->used, free + kept - sender_kept(f.sender));
+        pass(&f, 4, 0);
+        pass(&f, EXPERTS, 0);
+        if (i == 3) {
+            gpu_make_room(f.gpu, fake->memory);
+            assert_int_equal(sender_kept(f.sender), 0);
+        }
+        if (i >= 2)
+            sender_fill(f.sender);
+        if (i >= 2)
+            assert_int_equal(sender_kept(f.sender), all);
+    }
+    end(&f);
+}
+
+/* What fits is kept, and the others take turns; `most` bounds it, and 0 is none. */
+static void own_rooms_that_fit(void **state)
+{
+    (void)state;
+    uint64_t sent[3], kept[3];
+    for (int i = 0; i < 3; i++) {
+        struct fixture f;
+        begin(&f, large, 2, 0, 0);
+        const uint64_t least = fake->used;
+        fake->memory = least + (i == 0 ? 0 : (uint64_t)(i == 1 ? 340 : 4000) << 20);
+        sender_fill(f.sender);
+        kept[i] = sender_kept(f.sender);
+        assert_true(kept[i] <= fake->memory - least);
+        for (int k = 0; k < 3; k++)
+            pass(&f, EXPERTS, 0);
+        const uint64_t before = sent_bytes(&f);
+        for (int k = 0; k < 10; k++)
+            pass(&f, EXPERTS, 0);
+        sent[i] = sent_bytes(&f) - before;
+        end(&f);
+    }
+    assert_int_equal(kept[0], 0);
+    assert_true(kept[1] > 0 && kept[1] < kept[2]);
+    assert_true(sent[0] > sent[1] && sent[1] > 0);
+    assert_int_equal(sent[2], 0);
+}
+
+static _Atomic bool takes;
+
+static void *take_memory(void *arg)
+{
+    struct fixture *f = arg;
+    struct err none = {0};
+    gpu_enter(f->gpu, &none);
+    for (uint64_t bytes = 1; takes; bytes = bytes * 5 % 4093)
+        gpu_make_room(f->gpu, bytes << 20);
+    return NULL;
+}
+
+/* Another thread takes the memory while steps run. */
+static void own_rooms_are_taken(void **state)
+{
+    (void)state;
+    struct fixture f;
+    pthread_t other;
+    uint32_t random = 3;
+    begin(&f, small, 3, 0, 0);
+    takes = true;
+    assert_int_equal(pthread_create(&other, NULL, take_memory, &f), 0);
+    for (int i = 0; i < 60; i++) {
+        random = random * 1664525 + 1013904223;
+        sender_fill(f.sender);
+        pass(&f, (random >> 8) % (EXPERTS + 2), random >> 24 & 1);
+    }
+    takes = false;
+    pthread_join(other, NULL);
+    end(&f);
+}
+
+/* Two operations with the same weights, one after the other: a step runs one of them. */
+static void two_of_a_stage(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    begin(&f, small, 2, 0, 0);
+    sender_close(f.sender);
+    struct plan twice = {0};
+    for (uint32_t i = 0; i < OPS; i++)
+        for (int k = 0; k < 2; k++)
+            *plan_add(&twice, f.plan.ops[i].kind, 0) = f.plan.ops[i];
+    const struct device_options o = {.threads = 2};
+    if (sender_open(&f.sender, f.gpu, &twice, &f.weights, &o, &e))
+        fail_msg("%s", e.text);
+    for (uint32_t n = 0; n < 4; n++)
+        for (uint32_t i = 0; i < OPS; i++) {
+            const uint32_t op = 2 * i + (n >> (i % 2) & 1);
+            struct look l = {&f, &twice.ops[op], UINT32_MAX};
+            assert_int_equal(sender_begin(f.sender, op, &e), 0);
+            plan_each_sent(l.op, look_at, &l);
+            assert_int_equal(sender_end(f.sender, op, &e), 0);
+        }
+    end(&f);
+    plan_free(&twice);
 }
 
 /* All that is one run of bytes in a job is pinned once it has been sent, in pieces, and given back; or nothing, where it is
@@ -205,8 +363,8 @@ static void weights_are_pinned(void **state)
         for (int i = 0; i < 4; i++)
             pass(&f, EXPERTS, 0);
         /* up of the first operation, where the others lie, too; down of the second; the third; down and each of up of the
-         * fourth, the first of which is down's; two pieces of the last */
-        const int pieces = 1 + 1 + 1 + EXPERTS + 2;
+         * fourth, the first of which is down's; two pieces of the last; all that again, and the first once more */
+        const int pieces = 2 * (1 + 1 + 1 + EXPERTS + 2) + 1;
         assert_int_equal(fake->pinned, slots + (way ? 0 : pieces));
         assert_true(way ? !sender_pinned(f.sender) : sender_pinned(f.sender) > 200 << 20);
         end(&f);
@@ -216,9 +374,10 @@ static void weights_are_pinned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(borders_change),
-        cmocka_unit_test(less_is_sent),
-        cmocka_unit_test(weights_are_pinned),
+        cmocka_unit_test(borders_change),     cmocka_unit_test(less_is_sent),
+        cmocka_unit_test(own_rooms),          cmocka_unit_test(own_rooms_are_given_back),
+        cmocka_unit_test(own_rooms_that_fit), cmocka_unit_test(own_rooms_are_taken),
+        cmocka_unit_test(two_of_a_stage),     cmocka_unit_test(weights_are_pinned),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -83,9 +83,19 @@ def test_weights_are_pinned_unless_told_otherwise(quern, fake):
 
 def test_prompts_send_some_of_the_experts(quern, fake):
     args = ["bench", MOE, "--device", "cuda", "--no-parity", "--cpu-moe", "-p", "64", "-n", "0", "-r", "1", "--json"]
-    none, two, all_of_them = (quern(*args, "--sent-experts", n, env=fake).json()[0]["sent_gb"] for n in ("0", "2", "999"))
+    none, two, all_of_them = (quern(*args, "--sent-experts", n, env=fake).json()[0]["streamed_gb"] for n in ("0", "2", "999"))
     assert 0 < none < two < all_of_them
-    assert none < quern(*args, "--no-pinned-weights", env=fake).json()[0]["sent_gb"] <= all_of_them
+    assert none < quern(*args, "--no-pinned-weights", env=fake).json()[0]["streamed_gb"] <= all_of_them
+
+
+def test_weights_that_were_sent_stay(quern, fake):
+    stays = "  stays on the card: "
+    assert any(line.startswith(stays) for line in where(quern, fake, "--cpu-moe", model=MOE))
+    for limit in (("--gpu-copies", "0"), ("--gpu-memory", "1G")):
+        assert not any(line.startswith(stays) for line in where(quern, fake, "--cpu-moe", *limit, model=MOE))
+    done = quern("bench", MOE, "--device", "cuda", "--no-parity", "--cpu-moe", "-p", "64", "-n", "0", "-r", "1", "--json",
+                 "--sent-experts", "999", env=fake).json()[0]
+    assert done["sent_gb"] == 0 < done["streamed_gb"]
 
 
 def test_memory_that_does_not_suffice(quern, fake):

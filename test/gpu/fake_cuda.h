@@ -7,7 +7,8 @@
 
 struct fake_cuda {
     int version, cards, major, minor;
-    size_t memory, used; /* bytes of the card */
+    size_t memory; /* bytes of the card */
+    _Atomic size_t used;
     int sync_result, module_result, alloc_result, register_result;
     int graphs, allocations;
     int allocated_on; /* the card of the last one; -1: the thread had chosen none */

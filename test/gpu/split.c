@@ -295,7 +295,8 @@ static int open_divided(struct device **out, uint32_t border, const struct devic
     struct device_options sent = *o;
     sent.streamed = true;
     sent.threads = 2;
-    sent.pin_most = border % 2 ? UINT64_MAX : 0; /* weights go either way */
+    sent.pin_most = border % 2 ? UINT64_MAX : 0; /* weights go either way, and are sent again or stay */
+    sent.copies = border == 5 || border == BORDER_MOVES ? 0 : COPIES_AUTO;
     if (device_open(&of.main, "cuda", o, e) || cpu_open(&of.rest, o, e) ||
         device_open(&of.stream, "cuda", &sent, e) || split_open(out, &of, e))
         return -1;
@@ -304,7 +305,8 @@ static int open_divided(struct device **out, uint32_t border, const struct devic
     return 0;
 }
 
-/* Prompts of each length, and one more chunk of the first; the card alone where alone. The bytes that were sent. */
+/* Prompts of each length, and one more chunk of the first; the card alone where alone. The bytes that were
+ * streamed. */
 static float *run_divided(struct rig *r, bool alone, uint32_t border, bool exact, uint64_t *sent,
                           struct err *e)
 {
@@ -324,7 +326,7 @@ static float *run_divided(struct rig *r, bool alone, uint32_t border, bool exact
             break;
         memcpy(all + s * DIVIDED_ROWS * width, y, r->step.outs * width * sizeof *all);
     }
-    *sent = r->device->sent;
+    *sent = r->device->streamed;
 end:
     rig_close(r);
     if (e->code) {

@@ -222,7 +222,7 @@ static uint64_t run_divided(struct opened *o, const char *name, uint32_t border)
     o->moving = NULL;
     if (!(distance(o) < 1e-4))
         fail_msg("%s, border %u: results differ by %g from those of one device", name, border, distance(o));
-    const uint64_t sent = d->sent;
+    const uint64_t sent = d->streamed;
     d->ops->close(d);
     return sent;
 }

@@ -3,6 +3,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+uint64_t copies_most(uint64_t room)
+{
+    const uint64_t most = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
+    return most < room / 8 * 7 ? most : room / 8 * 7;
+}
+
 uint64_t copies_share(const struct copies *c, uint64_t room)
 {
     const bool by_itself = c->asked == COPIES_AUTO && !c->fp8;
@@ -10,7 +16,7 @@ uint64_t copies_share(const struct copies *c, uint64_t room)
         return c->bytes <= room / 8 ? c->bytes : 0;
     uint64_t most = room > COPIES_LEAVE ? room - COPIES_LEAVE : 0;
     if (by_itself) {
-        most = most < room / 8 * 7 ? most : room / 8 * 7;
+        most = copies_most(room);
         most = most < c->bytes / 8 ? 0 : most; /* not worth its trouble */
     }
     uint64_t wanted = c->bytes;

@@ -40,6 +40,9 @@ struct copies {
  * where they can be taken back, else all of them or none, within an eighth; as fp8 what they need. */
 uint64_t copies_share(const struct copies *c, uint64_t room);
 
+/* At most this much of `room` is for copies that can be taken back. */
+uint64_t copies_most(uint64_t room);
+
 /* Before anything else. */
 void copies_init(struct copies *c, struct gpu *g);
 /* Gives each weight of the plan that can have a copy its place, and takes memory for as many as copies_share says. */

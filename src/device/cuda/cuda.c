@@ -271,7 +271,11 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
-    return take_copies(d, p, e) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e) ? -1 : 0;
+    if (d->sender)
+        sender_fill(d->sender);
+    else if (take_copies(d, p, e))
+        return -1;
+    return cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e);
 }
 
 /* ---- a step ---- */
@@ -296,6 +300,7 @@ static int put_streamed(struct cuda_device *d, const struct step_class *c, struc
     const struct sender_times times = sender_times(d->sender);
     d->base.link = times.link;
     d->base.waited = times.waited;
+    d->base.sent = times.bytes;
     return 0;
 }
 
@@ -390,13 +395,16 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     if (!d->base.seconds)
         timing_close(g);
     d->cache.step++;
-    if (copies_hold(&d->copies))
+    const bool stale = copies_hold(&d->copies);
+    if ((d->sender && sender_hold(d->sender)) || stale)
         cache_forget(&d->cache, g);
     struct step_graph *graph = graph_for(d, p, &class);
     d->ran = true;
     int failed = graph ? gpu_check(g, g->cu->graph_launch(graph->exec, g->stream), "replaying a graph", e)
                  : d->base.seconds ? timed_step(d, &class, e)
                                    : put_step(d, &class, e);
+    if (d->sender)
+        sender_release(d->sender);
     copies_release(&d->copies);
     return failed;
 }
@@ -529,7 +537,8 @@ static int follow(struct cuda_device *then, struct cuda_device *first, struct er
 }
 
 /* The copy is the other one's to make, behind its kernels and before those that change the rows again. */
-static int cuda_take_rows(struct device *base, uint32_t buffer, uint32_t rows, struct device *from, struct err *e)
+static int cuda_take_rows(struct device *base, uint32_t buffer, uint32_t rows, struct device *from,
+                          struct err *e)
 {
     struct cuda_device *d = self(base), *other = self(from);
     const uint64_t bytes = (uint64_t)rows * d->plan->width[buffer] * sizeof(float);
@@ -582,7 +591,9 @@ static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct
     const uint64_t held = m->backed;
     if (gpu_enter(d->g, e) || kv_memory_back(m, d->g, pages * each, e))
         return -1;
-    if (m->backed < held)
+    if (m->backed < held && d->sender)
+        sender_fill(d->sender);
+    else if (m->backed < held)
         copies_fill(&d->copies);
     return 0;
 }
@@ -651,7 +662,7 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
         m->kv += d->kv_memory[i].backed;
     m->kv += d->state_memory.backed;
     m->scratch -= m->kv;
-    m->copies = copies_bytes(&d->copies);
+    m->copies = copies_bytes(&d->copies) + (d->sender ? sender_kept(d->sender) : 0);
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
         m->free = available + gpu_spare_bytes(d->g->card);
@@ -668,6 +679,9 @@ static void cuda_describe(const struct device *base, struct buf *out)
     if (d->sender && sender_pinned(d->sender))
         buf_printf(out, "  pinned in the machine's memory as prompts first send it: %.2f GB\n",
                    1e-9 * (double)sender_pinned(d->sender));
+    if (d->sender && sender_kept(d->sender))
+        buf_printf(out, "  stays on the card: %.2f GB, until KV needs the memory (--gpu-copies)\n",
+                   1e-9 * (double)sender_kept(d->sender));
     if (d->copies.bytes)
         buf_printf(out, "  decoded for prompts: %.2f of %.2f GB, until KV needs the memory (--gpu-copies)\n",
                    1e-9 * (double)copies_bytes(&d->copies), 1e-9 * (double)d->copies.bytes);

@@ -1,17 +1,17 @@
-/* Weights that stay in host memory. An operation's are sent to the card when it runs: it reads them from the file's memory
- * where that is pinned (pinned.h), else threads copy them into pinned slots. A stream of its own sends them, another repacks
- * them, and some operations ahead of the one that computes they wait in a room; operations use the rooms in turn. The
- * operations of a plan are run in order, again and again.
+/* Weights that stay in host memory. A stage's (stages.h) are sent to the card when it runs: the card reads them from the
+ * file's memory where that is pinned (pinned.h), else threads copy them into pinned slots. A stream of its own sends them,
+ * another repacks them, and some stages ahead of the one that computes they wait in their room. The stages of a plan are
+ * run in order, again and again.
+ *
+ * Stages that have rooms of their own are sent once. That memory is a cache: it is what nothing else needs, and any
+ * thread of the process that needs it takes it (gpu_make_room); then these stages use the rooms of the others.
  *
  * Of experts that are divided (op_moe.side) those below the border are sent, to the places that they have among all. The
- * border may be another in every step. Operations whose weights are here already have those below the border of then: where
+ * border may be another in every step. Stages whose weights are here already have those below the border of then: where
  * it has risen, what they lack is sent, too. */
 #pragma once
 
-#include "device/cuda/upload.h"
-
-enum { SENDER_ROOMS_LEAST = 3, SENDER_ROOMS_MOST = 8 };
-#define SENDER_BYTES ((uint64_t)1 << 30) /* of all rooms, unless three need more */
+#include "device/cuda/stages.h"
 
 struct sender;
 
@@ -24,11 +24,19 @@ void sender_close(struct sender *s);
 const struct mat *sender_mats(const struct sender *s);
 /* Bytes of host memory that are pinned by and by, beside the slots. */
 uint64_t sender_pinned(const struct sender *s);
-/* What steps took so far because of experts that are divided, in seconds: weights were on the link, and were waited for. */
+/* Bytes of the card that stages have for themselves now, and more of them where there is memory again. Between steps. */
+uint64_t sender_kept(const struct sender *s);
+void sender_fill(struct sender *s);
+/* Around putting a step on the stream. true: forget all lists first, as weights have other places. */
+bool sender_hold(struct sender *s);
+void sender_release(struct sender *s);
+/* What steps took so far because of experts that are divided, in seconds: weights were on the link, and were waited for. And
+ * all bytes that were sent. */
 struct sender_times {
     double link, waited;
+    uint64_t bytes;
 };
-struct sender_times sender_times(const struct sender *s);
+struct sender_times sender_times(struct sender *s);
 /* Before the operations of a step: where its border is. */
 void sender_border(struct sender *s, uint32_t border);
 /* Before operation `op` is launched: its weights are there when the card comes to it. After: their room can be used

@@ -217,11 +217,19 @@ struct pinned_range upload_range(const struct weight *w, const struct upload_job
                                  alike ? (size_t)j->matrices * j->rows * w->row_bytes : 0};
 }
 
+uint64_t upload_sent(const struct weight *w, const struct upload_job *j)
+{
+    return (uint64_t)j->matrices * j->rows * source_row(w);
+}
+
 /* A copy that another stream waits for. */
 static int send_bytes(struct gpu *g, struct gpu *then, const struct upload_slot *s,
                       const struct upload_item *of, size_t bytes, struct err *e)
 {
     const struct driver *cu = g->cu;
+    if (g->stream != then->stream &&
+        gpu_check(g, cu->event_record(s->begun, g->stream), "uploading weights", e))
+        return -1;
     if (of->pinned
             ? pinned_send(of->pinned, g, s->device, upload_range(of->weight, of->job), e)
             : gpu_check(g, cu->to_device(s->device, s->host, bytes, g->stream), "uploading weights", e))
@@ -305,7 +313,8 @@ int upload_slot_open(struct upload_slot *s, struct gpu *g, size_t widest, struct
 {
     if (!(s->host = gpu_pinned(g, SLOT_BYTES, e)) ||
         !(s->device = gpu_alloc(g, SLOT_BYTES, "the upload ring", e)) ||
-        gpu_check(g, g->cu->event_create(&s->copied, CU_EVENT_NO_TIMING), "making an event", e) ||
+        gpu_check(g, g->cu->event_create(&s->begun, 0), "making an event", e) ||
+        gpu_check(g, g->cu->event_create(&s->copied, 0), "making an event", e) ||
         /* who waits for it leaves its core to others */
         gpu_check(g, g->cu->event_create(&s->done, CU_EVENT_NO_TIMING | CU_EVENT_SLEEP), "making an event",
                   e))
@@ -318,10 +327,10 @@ void upload_slot_close(struct upload_slot *s, struct gpu *g)
 {
     gpu_pinned_free(g, s->host);
     gpu_free(g, s->device, SLOT_BYTES);
-    if (s->copied)
-        g->cu->event_destroy(s->copied);
-    if (s->done)
-        g->cu->event_destroy(s->done);
+    void *const events[] = {s->begun, s->copied, s->done};
+    for (int i = 0; i < 3; i++)
+        if (events[i])
+            g->cu->event_destroy(events[i]);
     mem_free(s->decoded);
 }
 

@@ -30,8 +30,10 @@ struct upload_job {
 struct upload_slot {
     uint8_t *host;
     cu_ptr device;
-    void *copied, *done; /* events: the file's bytes are on the GPU; the slot can be filled again */
-    float *decoded;      /* a row, for types that are converted */
+    /* events: the copy of the file's bytes begins, and is done, where it has a stream of its own; the slot can be filled
+     * again */
+    void *begun, *copied, *done;
+    float *decoded; /* a row, for types that are converted */
 };
 
 /* What a slot holds, and where it goes. */
@@ -53,6 +55,8 @@ uint32_t upload_jobs(const struct weights *w, uint32_t weight, struct upload_job
 /* The bytes of a job, where the card can take them as they are, one after the other; else none. A part of a job has
  * a part of them. */
 struct pinned_range upload_range(const struct weight *w, const struct upload_job *j);
+/* Bytes of a job that cross the link. */
+uint64_t upload_sent(const struct weight *w, const struct upload_job *j);
 /* Copies the rows of a job into the slot. */
 void upload_fill(const struct upload_slot *s, const struct weight *w, const struct upload_job *j);
 /* Sends them to the GPU, and repacks them there: in the streams of g and of `repack`, which may be one. A copy never waits
