@@ -548,20 +548,26 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
  *   proj, out, ffn, moe  -> the same on device 2
  *   moe without norms in its tail
  *                        -> the residual and the experts from the step's border on (device 1), to rows of their own; then
- *                           the other experts (device 2), whose residual these rows are
+ *                           the other experts (device 2), whose residual these rows are; or, for steps whose border is
+ *                           behind all experts, all of it (device 2), with the same weights
  *
  * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
  * NULL: none). Where all keys of a step are its own rows, device 2 computes attention, too: `qkv` with what is given and
  * `attn` run there with pages that last for a layer, and the rest only writes its pages. Every weight that is sent belongs
- * to one operation. */
+ * to one operation, or to the two of which a step runs one. */
+enum stream_way {
+    STREAM_FRESH = 1, /* for steps whose keys are all their own; empty: device 2 refuses some of it */
+    STREAM_WHOLE = 2, /* no experts are divided, as all are sent; empty: none ever are */
+    STREAM_WAYS = 4
+};
 struct plan_streamed {
     struct plan plan;
     struct weights weights;
-    uint32_t *route; /* (routed): operations in the order in which they run */
-    uint32_t *
-        fresh; /* (freshes): the same for steps whose keys are all their own; 0 = device 2 refuses some of it */
+    struct {
+        uint32_t *op; /* (count): operations in the order in which they run */
+        uint32_t count;
+    } way[STREAM_WAYS];
     uint32_t *origin; /* (plan.count): the operation of the plan that is split */
-    uint32_t routed, freshes;
 };
 int plan_stream(const struct plan *p, const struct weights *w, const char *(*refuses)(const struct op *op),
                 struct plan_streamed *out, struct err *e);

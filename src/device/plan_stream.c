@@ -13,7 +13,7 @@ struct streamer {
     const char *(*refuses)(const struct op *op);
     struct operand products; /* (widest q, k and v) */
     struct operand partial;  /* (widest result of divided experts): what the rest has computed of it */
-    bool fresh;
+    int ways;                /* that there are */
     uint32_t pages; /* the operation that writes the rest's pages, until attention of its layer; 0 = none */
     bool failed;
 };
@@ -42,14 +42,14 @@ static void own_weight(void *arg, weight_id *id)
     s->failed |= !*id;
 }
 
-enum { ROUTE = 1, FRESH = 2 };
+/* Sets of ways (enum stream_way), as bits. */
+enum { ALWAYS = 15, OLD = 5, FRESH = 10, DIVIDED = 3, WHOLE = 12 };
 
 static void stream_go(struct streamer *s, uint32_t op, int ways)
 {
-    if (ways & ROUTE)
-        s->to->route[s->to->routed++] = op;
-    if (ways & FRESH && s->fresh)
-        s->to->fresh[s->to->freshes++] = op;
+    for (int i = 0; i < STREAM_WAYS; i++)
+        if (ways & s->ways & 1 << i)
+            s->to->way[i].op[s->to->way[i].count++] = op;
 }
 
 /* Appends an operation that takes the place of operation `origin`, and runs it next on these ways. */
@@ -71,6 +71,23 @@ static void stream_add(struct streamer *s, uint32_t origin, const struct op *lik
     stream_go(s, p->count - 1, ways);
 }
 
+/* Another operation with the weights of the one that was added last, for steps that divide nothing. */
+static void stream_like(struct streamer *s, uint32_t origin, const struct op *like)
+{
+    struct plan *p = &s->to->plan;
+    if (p->failed)
+        return;
+    const struct op last = p->ops[p->count - 1];
+    struct op *op = plan_add(p, like->kind, like->layer);
+    *op = last;
+    op->moe.side = like->moe.side;
+    op->moe.tail = like->moe.tail;
+    if (p->failed)
+        return;
+    s->to->origin[p->count - 1] = origin;
+    stream_go(s, p->count - 1, WHOLE);
+}
+
 static uint32_t linear_rows(const struct weights *w, const struct linear *l)
 {
     return l->weight ? w->all[l->weight].rows : 0;
@@ -89,22 +106,22 @@ static void stream_qkv(struct streamer *s, uint32_t i)
                                   .linear = *part[k],
                                   .tail = {.scale = 1, .out = {s->products.buffer, col}}};
         col += linear_rows(&s->to->weights, part[k]);
-        stream_add(s, i, &out, STREAMED, ROUTE | FRESH);
+        stream_add(s, i, &out, STREAMED, ALWAYS);
     }
     if (!given.qkv.given.buffer)
         given.qkv.given = s->products;
-    if (s->fresh)
+    if (s->ways & FRESH)
         stream_add(s, i, &given, STREAMED, FRESH);
-    stream_add(s, i, &given, REST, ROUTE);
+    stream_add(s, i, &given, REST, OLD);
     s->pages = s->to->plan.count - 1;
 }
 
 static void stream_attn(struct streamer *s, uint32_t i)
 {
     const struct op *op = &s->from->ops[i];
-    if (s->fresh)
+    if (s->ways & FRESH)
         stream_add(s, i, op, STREAMED, FRESH);
-    stream_add(s, i, op, REST, ROUTE);
+    stream_add(s, i, op, REST, OLD);
     if (s->pages) /* the rest's pages, while the card goes on */
         stream_go(s, s->pages, FRESH);
     s->pages = 0;
@@ -120,22 +137,23 @@ static bool can_divide(const struct streamer *s, const struct op *op)
 /* The rest goes first: it computes while weights are on their way, and its device returns when it is done. */
 static void stream_moe(struct streamer *s, uint32_t i)
 {
-    struct op above = s->from->ops[i], below = above;
+    struct op whole = s->from->ops[i], above = whole, below = whole;
     above.moe.side = MOE_ABOVE;
     above.moe.shared_gate = above.moe.shared_up = above.moe.shared_down = (struct linear){0};
     above.moe.shared_router = above.moe.shared_router_adapter = 0;
     above.moe.tail.out = s->partial;
     below.moe.side = MOE_BELOW;
     below.moe.tail.residual = s->partial;
-    stream_add(s, i, &above, REST, ROUTE | FRESH);
-    stream_add(s, i, &below, STREAMED, ROUTE | FRESH);
+    stream_add(s, i, &above, REST, DIVIDED);
+    stream_add(s, i, &below, STREAMED, DIVIDED);
+    stream_like(s, i, &whole);
 }
 
 static void stream_op(struct streamer *s, uint32_t i)
 {
     const struct op *op = &s->from->ops[i];
     if (op->device != REST || op->kind == OP_EMBED || op->kind == OP_LOGITS)
-        stream_go(s, i, ROUTE | FRESH);
+        stream_go(s, i, ALWAYS);
     else if (op->kind == OP_QKV)
         stream_qkv(s, i);
     else if (op->kind == OP_ATTN)
@@ -144,9 +162,9 @@ static void stream_op(struct streamer *s, uint32_t i)
         stream_moe(s, i);
     else if ((op->kind == OP_PROJ || op->kind == OP_OUT || op->kind == OP_FFN || op->kind == OP_MOE) &&
              !(s->refuses && s->refuses(op)))
-        stream_add(s, i, op, STREAMED, ROUTE | FRESH);
+        stream_add(s, i, op, STREAMED, ALWAYS);
     else /* once more, so that it follows those before it */
-        stream_add(s, i, op, REST, ROUTE | FRESH);
+        stream_add(s, i, op, REST, ALWAYS);
 }
 
 /* Whether the streaming device can compute attention of all layers of the rest. */
@@ -192,16 +210,15 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
                 struct plan_streamed *out, struct err *e)
 {
     const size_t most = 6 * (size_t)p->count; /* an operation becomes five at most */
+    bool whole = true;
     struct streamer s = {.from = p, .to = out, .refuses = refuses};
     *out = (struct plan_streamed){.plan = *p};
     out->plan.arena = (struct arena){0};
     out->plan.ops = NULL;
     out->plan.count = out->plan.room = 0;
-    out->route = mem_alloc(most, sizeof *out->route);
-    out->fresh = mem_alloc(most, sizeof *out->fresh);
-    out->origin = mem_alloc(most, sizeof *out->origin);
-    bool whole = out->route && out->fresh && out->origin;
-    s.fresh = can_be_fresh(&s);
+    for (int i = 0; i < STREAM_WAYS; i++)
+        whole &= (out->way[i].op = mem_alloc(most, sizeof *out->way[i].op)) != NULL;
+    whole &= (out->origin = mem_alloc(most, sizeof *out->origin)) != NULL;
     for (uint32_t i = 1; i < w->count && !s.failed; i++)
         s.failed = !weights_add(&out->weights, &w->all[i]);
     const uint32_t products = widest_products(p, w), partial = widest_divided(&s, w);
@@ -209,6 +226,7 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
         s.products = plan_buffer(&out->plan, products);
     if (partial)
         s.partial = plan_buffer(&out->plan, partial);
+    s.ways = (can_be_fresh(&s) ? ALWAYS : OLD) & (partial ? ALWAYS : DIVIDED);
     for (uint32_t i = 0; whole && !s.failed && i < p->count; i++) {
         *plan_add(&out->plan, p->ops[i].kind, p->ops[i].layer) = p->ops[i];
         out->origin[i] = i;
@@ -217,7 +235,7 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
         stream_op(&s, i);
     if (!whole || s.failed || out->plan.failed) {
         plan_stream_free(out);
-        return err_memory(e, "the plan of streamed weights", most * sizeof *out->route);
+        return err_memory(e, "the plan of streamed weights", most * sizeof *out->origin);
     }
     return 0;
 }
@@ -226,8 +244,8 @@ void plan_stream_free(struct plan_streamed *s)
 {
     arena_free(&s->plan.arena);
     weights_free(&s->weights);
-    mem_free(s->route);
-    mem_free(s->fresh);
+    for (int i = 0; i < STREAM_WAYS; i++)
+        mem_free(s->way[i].op);
     mem_free(s->origin);
     *s = (struct plan_streamed){0};
 }

@@ -31,8 +31,9 @@ struct split_way {
     struct segment *segment;
     struct crossing *crossing;
     uint32_t segments, crossings;
-    double
-        seconds; /* of the fastest step so far: of a row on the rest, of a step with streamed weights; 0 = not known */
+    /* of the fastest step so far: of a row on the rest, of a step with streamed weights (in the way that divides); 0 = not
+     * known */
+    double seconds;
 };
 
 struct split {
@@ -48,12 +49,12 @@ struct split {
     struct plan_streamed all; /* the plan, and what streams it */
     struct plan plan[SPLIT_PARTS];
     struct weights weights[SPLIT_PARTS];
-    struct split_way plain, streamed,
-        fresh;               /* fresh: for steps whose keys are all their own rows; may be empty */
-    struct border border[2]; /* in streamed and in fresh steps; `experts` is 0 where none are divided */
-    uint32_t results;        /* the device of the last operation */
-    double *seconds;         /* (all.plan.count): of a profiled step */
-    uint32_t stream_rows;    /* from this many rows on weights are streamed; 0 = by measurement */
+    struct split_way plain, streamed[STREAM_WAYS]; /* some may be empty */
+    /* in streamed steps, and in those that are fresh; `experts` is 0 where none are divided */
+    struct border border[2];
+    uint32_t results;     /* the device of the last operation */
+    double *seconds;      /* (all.plan.count): of a profiled step */
+    uint32_t stream_rows; /* from this many rows on weights are streamed; 0 = by measurement */
 };
 
 /* Rows from which on streaming is tried while nothing has been measured, and below which it never is. */
@@ -175,13 +176,15 @@ static void route_drop(struct split_way *r)
     *r = (struct split_way){0};
 }
 
-/* Both routes over `all`. The plan of streamed weights begins with the plan that is split. */
+/* All routes over `all`. The plan of streamed weights begins with the plan that is split. */
 static int split_route(struct split *d, const struct plan *p, struct err *e)
 {
     d->plain.op = mem_alloc(p->count, sizeof *d->plain.op);
-    d->streamed.op = d->all.route;
-    d->fresh.op = d->all.fresh;
-    d->all.route = d->all.fresh = NULL;
+    for (int i = 0; i < STREAM_WAYS; i++) {
+        d->streamed[i].op = d->all.way[i].op;
+        d->streamed[i].count = d->all.way[i].count;
+        d->all.way[i].op = NULL;
+    }
     d->seconds = mem_zalloc(d->all.plan.count, sizeof *d->seconds);
     if (!d->plain.op || !d->seconds)
         return err_memory(e, "the parts of the plan", d->all.plan.count * sizeof *d->seconds);
@@ -190,12 +193,10 @@ static int split_route(struct split *d, const struct plan *p, struct err *e)
         if (p->ops[i].kind == OP_LOGITS)
             d->results = p->ops[i].device;
     }
-    d->streamed.count = d->all.routed;
-    d->fresh.count = d->all.freshes;
-    return route_open(&d->plain, &d->all.plan, e) || route_open(&d->streamed, &d->all.plan, e) ||
-                   (d->fresh.count && route_open(&d->fresh, &d->all.plan, e))
-               ? -1
-               : 0;
+    int bad = route_open(&d->plain, &d->all.plan, e);
+    for (int i = 0; !bad && i < STREAM_WAYS; i++)
+        bad = d->streamed[i].count ? route_open(&d->streamed[i], &d->all.plan, e) : 0;
+    return bad;
 }
 
 static void split_drop(struct split *d)
@@ -205,8 +206,8 @@ static void split_drop(struct split *d)
         weights_free(&d->weights[i]);
     }
     route_drop(&d->plain);
-    route_drop(&d->streamed);
-    route_drop(&d->fresh);
+    for (int i = 0; i < STREAM_WAYS; i++)
+        route_drop(&d->streamed[i]);
     plan_stream_free(&d->all);
     mem_free(d->seconds);
     d->seconds = NULL;
@@ -265,13 +266,13 @@ static void add_bytes(void *arg, weight_id *id)
 }
 
 /* Bytes of the rest's weights with which the streaming device computes in a step with this border. */
-static uint64_t split_streamed(const struct split *d, uint32_t border)
+static uint64_t split_streamed(const struct split *d, const struct split_way *r, uint32_t border)
 {
-    const struct plan *p = &d->plan[SPLIT_STREAM];
-    struct sum_bytes sum = {.w = &d->weights[SPLIT_STREAM], .border = border};
-    for (uint32_t i = 0; i < p->count; i++) {
-        sum.op = &p->ops[i];
-        plan_each_sent(sum.op, add_bytes, &sum);
+    struct sum_bytes sum = {.w = &d->all.weights, .border = border};
+    for (uint32_t i = 0; i < r->count; i++) {
+        sum.op = &d->all.plan.ops[r->op[i]];
+        if (sum.op->device == SPLIT_STREAM)
+            plan_each_sent(sum.op, add_bytes, &sum);
     }
     return sum.bytes;
 }
@@ -369,7 +370,8 @@ static int split_pass(struct split *d, const struct split_way *r, const struct s
 {
     int bad = 0;
     for (uint32_t i = s->crossing; !bad && i < s->crossing + s->crossings; i++)
-        bad = split_pass_rows(d, r->crossing[i].buffer, rows, d->part[r->crossing[i].from], d->part[s->device], e);
+        bad = split_pass_rows(d, r->crossing[i].buffer, rows, d->part[r->crossing[i].from],
+                              d->part[s->device], e);
     return bad;
 }
 
@@ -380,17 +382,20 @@ static bool split_streams(const struct split *d, uint32_t rows)
         return d->part[SPLIT_STREAM] && d->stream_rows && rows >= d->stream_rows;
     if (d->stream_rows)
         return rows >= d->stream_rows;
-    double sent = d->fresh.seconds > 0 ? d->fresh.seconds : d->streamed.seconds;
+    const double fresh = d->streamed[STREAM_FRESH].seconds, sent = fresh > 0 ? fresh : d->streamed[0].seconds;
     return d->plain.seconds > 0 && sent > 0 ? d->plain.seconds * rows > sent : rows >= STREAM_ROWS_FIRST;
 }
 
-/* Which way a step goes. */
-static struct split_way *split_choose(struct split *d, const struct step *s)
+/* Which way a step goes whose weights are streamed: enum stream_way. border: where its experts are divided. */
+static int split_choose(const struct split *d, const struct step *s, uint32_t *border)
 {
-    bool fresh = d->fresh.count > 0;
+    bool fresh = d->streamed[STREAM_FRESH].count > 0;
     for (uint32_t i = 0; i < s->seqs; i++)
         fresh &= s->seq[i].length == s->seq[i].rows;
-    return !split_streams(d, s->rows) ? &d->plain : fresh ? &d->fresh : &d->streamed;
+    const struct border *b = &d->border[fresh];
+    *border = border_choose(b, s->rows);
+    const bool whole = b->experts && *border >= b->experts;
+    return (fresh ? STREAM_FRESH : 0) | (whole ? STREAM_WHOLE : 0);
 }
 
 /* Rows that the host gives: to the devices that embed. */
@@ -444,17 +449,12 @@ static int split_segments(struct split *d, const struct split_way *r, struct ste
 }
 
 /* Where attention is computed makes a difference: what streamed steps teach is not for fresh ones. */
-static struct border *border_of(struct split *d, const struct split_way *r)
+static void split_learn(struct split *d, int way, const struct step *s, struct border_step took)
 {
-    return &d->border[r == &d->fresh];
-}
-
-static void split_learn(struct split *d, struct split_way *r, const struct step *s, struct border_step took)
-{
-    const bool streams = r != &d->plain;
-    const double each = took.seconds / (streams ? 1 : s->rows);
-    if (streams)
-        border_learn(border_of(d, r), &took);
+    struct split_way *r = way < 0 ? &d->plain : &d->streamed[way & STREAM_FRESH];
+    const double each = took.seconds / (way < 0 ? s->rows : 1);
+    if (way >= 0)
+        border_learn(&d->border[way & STREAM_FRESH], &took);
     if (s->rows >= STREAM_ROWS_LEAST)
         r->seconds = r->seconds > 0 && r->seconds < each ? r->seconds : each;
 }
@@ -465,26 +465,26 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     if (!d->whole || p != d->whole)
         return err_set(e, ERR_USAGE, "the device was not prepared for this plan");
     const double began = clock_now();
-    struct split_way *r = split_choose(d, s);
-    const bool streams = r != &d->plain;
-    const struct device *stream = streams ? d->part[SPLIT_STREAM] : NULL;
-    struct border_step took = {.rows = s->rows, .at = border_choose(border_of(d, r), s->rows)};
-    const double link = streams ? stream->link : 0, waited = streams ? stream->waited : 0;
+    struct border_step took = {.rows = s->rows};
+    const int way = split_streams(d, s->rows) ? split_choose(d, s, &took.at) : -1;
+    const struct split_way *r = way < 0 ? &d->plain : &d->streamed[way];
+    const struct device *stream = way < 0 ? NULL : d->part[SPLIT_STREAM];
+    const double link = stream ? stream->link : 0, waited = stream ? stream->waited : 0;
     struct step step = *s;
     step.border = took.at;
     if (split_segments(d, r, &step, &took.cpu, e)) {
-        if (streams) /* it may not recover, and what it has pinned is of use to others */
+        if (stream) /* it may not recover, and what it has pinned is of use to others */
             split_close_stream(d);
         return -1;
     }
     took.seconds = clock_now() - began;
-    if (streams) {
-        d->base.streamed += split_streamed(d, took.at);
+    if (stream) {
+        d->base.streamed += split_streamed(d, r, took.at);
         d->base.sent = stream->sent;
         took.link = stream->link - link;
         took.waited = stream->waited - waited;
     }
-    split_learn(d, r, s, took);
+    split_learn(d, way, s, took);
     return 0;
 }
 
