@@ -600,6 +600,40 @@ static void test_sum_rows(void **state)
     }
 }
 
+/* Products of experts read the list of tiles ahead where the rows of slots are packed right behind the sorting; not those of
+ * another sorting. */
+static void test_tiles_there(void **state)
+{
+    (void)state;
+    static const struct moe_tile tiles[8];
+    static const int32_t slots[8];
+    const struct span route = {.place = PLACE_ROUTE};
+    for (int i = 0; i < 3; i++) {
+        struct pass_test t;
+        start(&t, 8);
+        put(&t, K_GROUP, ARGS_GROUP)->writes[0] = route;
+        if (i == 1)
+            put(&t, K_TAIL, ARGS_TAIL);
+        put_rows(&t, here, 1024, NORM_RMS)->a.pack.slot_row = i == 2 ? NULL : slots;
+        put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
+        put(&t, K_ACT_PACK, ARGS_ACT)->writes[0] = pack;
+        put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
+        put_product(&t, FMT_Q4_K_TILE, there);
+        put(&t, K_ROUTER, ARGS_ROUTER)->writes[0] = route;
+        put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
+        pass_tiles_there(&t.l, &t.c, &t.list);
+        uint32_t late = 0, ahead = 0;
+        for (uint32_t j = 0; j < t.list.count; j++) {
+            const struct launch *l = &t.list.all[j];
+            late += l->args == ARGS_PACK && l->a.pack.late;
+            ahead += l->args == ARGS_GEMM && l->a.gemm.tile_there;
+        }
+        assert_int_equal(late, i ? 0 : 1);
+        assert_int_equal(ahead, i ? 0 : 2);
+        launch_free(&t.list);
+    }
+}
+
 /* Rows of k values that are normed and packed for one product; how many launches are left. */
 static uint32_t norm_launches(uint32_t rows, uint32_t k, uint32_t fmt, float *to,
                               const struct norm_args *norm)
@@ -1154,8 +1188,8 @@ int main(void)
         cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
         cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
         cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_blas_rows),
+        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

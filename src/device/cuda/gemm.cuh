@@ -504,6 +504,23 @@ struct gemm_rows {
     uint64_t first;
 };
 
+/* The block's tile of experts' rows. Where the sorting is known to have ended (p.tile_there) it is read without waiting for
+ * the predecessor, so that weights are on their way when that ends; the caller waits before it reads x, or returns. Past L1,
+ * which may have an older list, and never behind dep_wait. */
+static __device__ __forceinline__ struct moe_tile gemm_tile_of(const struct gemm_args &p)
+{
+    struct moe_tile t;
+    if (!p.tile_there)
+        dep_wait();
+    asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(t.expert), "=r"(t.rows)
+                 : "l"(p.tile + blockIdx.y)
+                 : "memory");
+    if (t.expert < 0)
+        dep_wait(); /* a kernel must not end before its predecessor has */
+    return t;
+}
+
 static __device__ __forceinline__ float gemm_act(const struct gemm_args &p, float gate, float up)
 {
     return p.act == ACT_SWIGLU_OAI ? swiglu_oai(p.alpha, p.limit, gate, up) : act_one(p.act, gate) * up;
@@ -584,8 +601,7 @@ static __device__ __forceinline__ void gemm_body(const struct gemm_args &p)
     const uint8_t *x = p.x;
     struct gemm_rows rows = {p.m, 0, 0};
     if (p.tile) {
-        dep_wait(); /* which experts there are is the predecessor's result */
-        const struct moe_tile tile = p.tile[blockIdx.y];
+        const struct moe_tile tile = gemm_tile_of(p);
         if (tile.expert < 0)
             return;
         x += (uint64_t)blockIdx.y * columns * p.groups * PACK_BYTES;

@@ -308,8 +308,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
     uint32_t share = blockIdx.y;
     const uint8_t *pack = p.x;
     if (p.tile) {
-        dep_wait(); /* which experts there are is the predecessor's result */
-        const struct moe_tile tile = p.tile[blockIdx.y];
+        const struct moe_tile tile = gemm_tile_of(p);
         if (tile.expert < 0)
             return;
         pack += (uint64_t)blockIdx.y * columns * NB * PACK_BYTES;

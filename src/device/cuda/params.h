@@ -152,6 +152,8 @@ struct gemm_args {
     float *part;            /* of gemm_many: what blocks that share columns leave, (blocks, rows, outputs) */
     uint32_t *count;        /* and how many have; 0 before and after */
     const float *row_scale; /* (m), of gemm_many: the products of a row are multiplied with it */
+    uint32_t tile_there;    /* `tile` is written before the kernel starts: it is read without waiting */
+    uint32_t pad;
 };
 
 /* The same with float rows: x (m, ldx). experts: rows 8*blockIdx.y.. belong to group blockIdx.y. */
@@ -220,6 +222,8 @@ struct pack_args {
     const int32_t *slot_row;  /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
     const float *slot_weight; /* or NULL: row i times slot_weight[i] */
     struct pack_sum sum;
+    uint32_t late,
+        pad; /* late: the successor starts when the predecessor has ended, whose results it reads at once */
 };
 
 struct tail_args {

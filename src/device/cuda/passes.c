@@ -583,6 +583,25 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
     }
 }
 
+/* The kernel behind the sorting, which packs the rows of slots, lets its successor start only when each of its blocks has
+ * waited for the sorting, whose results are in memory then. No later launch starts before that successor has, whose blocks
+ * let theirs start, so all of them find the list of tiles; it changes again only in a launch that waits for all of these. */
+void pass_tiles_there(const struct lower *l, const struct step_class *c, struct launch_list *list)
+{
+    const struct span route = {.place = PLACE_ROUTE};
+    (void)l;
+    (void)c;
+    for (uint32_t i = 0; i + 1 < list->count; i++) {
+        struct launch *rows = &list->all[i + 1];
+        if (list->all[i].args != ARGS_GROUP || rows->args != ARGS_PACK || !rows->a.pack.slot_row)
+            continue;
+        rows->a.pack.late = 1;
+        for (uint32_t j = i + 2; j < list->count && !launch_writes(&list->all[j], route); j++)
+            if (list->all[j].args == ARGS_GEMM && list->all[j].a.gemm.tile)
+                list->all[j].a.gemm.tile_there = 1;
+    }
+}
+
 /* Kernels that a benchmark wants left out. */
 static void leave_out(const struct lower *l, struct launch_list *list)
 {
@@ -612,4 +631,6 @@ void passes_run(const struct lower *l, const struct step_class *c, struct launch
     pass_cut_rows(l, c, list);
     pass_choose_kernels(l, c, list);
     leave_out(l, list);
+    if (!l->options.no_fuse)
+        pass_tiles_there(l, c, list);
 }

@@ -71,7 +71,8 @@ template <int NORM_COLUMNS, bool SUM>
 static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
 {
     __shared__ float room[3][32];
-    dep_launch();
+    if (!p.late)
+        dep_launch();
     const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
                    warps = blockDim.x / 32;
     const uint32_t columns = (p.k + 255) / 256;
@@ -88,6 +89,8 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
                 w[i][j] = 1.0f;
     }
     dep_wait();
+    if (p.late)
+        dep_launch();
     const int from = p.slot_row ? p.slot_row[row] : (int)row;
     if (from < 0)
         return;
