@@ -600,6 +600,47 @@ static void test_sum_rows(void **state)
     }
 }
 
+/* The same of a sum of experts. */
+static void test_combine_rows(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct pass_test t;
+        start(&t, i == 5 ? 3000 : 40); /* 5: the layer comes in parts */
+        const uint32_t n = i == 6 ? 8200 : i == 7 ? 8192 : 1024;
+        struct launch *l = put(&t, K_COMBINE, ARGS_COMBINE);
+        l->a.combine =
+            (struct combine_args){.y = there, .n = n, .out = here, .ldo = i == 1 ? 2 * n : n, .used = 8};
+        l->reads[0] = y;
+        l->reads[4] = (struct span){.place = PLACE_Z};
+        l->writes[0] = (struct span){PLACE_BUFFER, 1, 0};
+        l->rows.most = MOE_ROWS;
+        l = put_rows(&t, i == 2 ? here + 8 : here, n, NORM_RMS);
+        l->kernel = i == 6 ? K_NORM_PACK + 2 : i == 7 ? K_NORM_PACK + 1 : K_NORM_PACK; /* 6: too wide */
+        if (i == 3)
+            l->rows.of = ROWS_RESULTS;
+        if (i == 4)
+            l->a.pack.slot_row = (const int32_t *)there;
+        put_product(&t, FMT_Q4_K_TILE, there);
+        pass_sum_rows(&t.list);
+        const bool fused = i == 0 || i == 7;
+        struct launch *first = &t.list.all[0];
+        assert_int_equal(t.list.count, fused ? 2 : 3);
+        assert_int_equal(first->args, fused ? ARGS_PACK_COMBINE : ARGS_COMBINE);
+        if (fused) {
+            const struct launch_step s = {.meta = {.rows = 33}};
+            launch_bind(first, &s, &(struct launch_limits){0});
+            const struct pack_combine_args *a = &first->a.pack_combine;
+            assert_int_equal(first->kernel, K_NORM_COMBINE + i / 7);
+            assert_true(a->pack.m == 33 && a->pack.k == n && a->from.used == 8);
+            assert_true(a->from.out == here && a->pack.x == here);
+            assert_true(launch_reads(first, first->reads[4]) && launch_writes(first, pack));
+            assert_true(launch_writes(first, (struct span){PLACE_BUFFER, 1, 0}));
+        }
+        launch_free(&t.list);
+    }
+}
+
 /* Products of experts read the list of tiles ahead where the rows of slots are packed right behind the sorting; not those of
  * another sorting. */
 static void test_tiles_there(void **state)
@@ -1188,8 +1229,9 @@ int main(void)
         cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
         cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
         cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_blas_rows),
-        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_combine_rows),
+        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,12 +26,14 @@ struct layer {
     bool router_norm,
         scale_input; /* the router has a norm of its own, experts a scale each; weights scale inputs */
     uint32_t identities;
+    bool followed; /* by a dense layer, whose norm is made with the sum */
     float nearness;
     enum norm_kind norm;
 };
 
 static const struct layer layers[] = {
     {.name = "softmax",
+     .followed = true,
      .width = {512, 320, 308},
      .ffn = {256, 96, 76},
      .experts = 12,
@@ -50,6 +52,7 @@ static const struct layer layers[] = {
      .bias = true,
      .norm = NORM_RMS},
     {.name = "sigmoid, groups, shared",
+     .followed = true,
      .width = {256, 288, 264},
      .ffn = {256, 64, 40},
      .shared = {512, 160, 100},
@@ -82,6 +85,7 @@ static const struct layer layers[] = {
      .post_norm = true,
      .norm = NORM_RMS},
     {.name = "weights scale inputs, shared",
+     .followed = true,
      .width = {512, 320, 308},
      .ffn = {512, 160, 100},
      .shared = {256, 96, 76},
@@ -92,6 +96,7 @@ static const struct layer layers[] = {
      .scale_input = true,
      .norm = NORM_RMS},
     {.name = "identities",
+     .followed = true,
      .width = {256, 288, 264},
      .ffn = {256, 64, 40},
      .experts = 10,
@@ -118,7 +123,18 @@ static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t t
     return e;
 }
 
-/* embed -> experts -> rows. */
+static void follow(struct rig *r, uint32_t type, struct operand x, uint32_t k, uint32_t f)
+{
+    plan_add(&r->plan, OP_FFN, 1)->ffn = (struct op_ffn){.in = x,
+                                                         .norm = rig_norm(r, NORM_RMS, k),
+                                                         .gate = rig_linear(r, type, f, k, false),
+                                                         .up = rig_linear(r, type, f, k, false),
+                                                         .down = rig_linear(r, type, k, f, false),
+                                                         .act = ACT_SILU,
+                                                         .tail = {.scale = 0.3f, .residual = x, .out = x}};
+}
+
+/* embed -> experts (-> dense) -> rows. */
 static void build(struct rig *r, const struct layer *l, uint32_t type)
 {
     const uint32_t block = dtype_get(type)->block_values,
@@ -172,6 +188,8 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
     if (l->post_norm)
         o.tail.post = rig_norm(r, NORM_RMS, n);
     plan_add(&r->plan, OP_MOE, 0)->moe = o;
+    if (l->followed)
+        follow(r, type, x, k, f);
     plan_add(&r->plan, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = y, .scale = 1};
     r->plan.out_width = n;
     r->max_rows = ROWS;

@@ -49,6 +49,8 @@ static const struct kernel_row rows[] = {
     {K_NORM_SUM + 0, MODULE_ROWS, SHARED_USUAL, "norm_sum_1"},
     {K_NORM_SUM + 1, MODULE_ROWS, SHARED_USUAL, "norm_sum_2"},
     {K_NORM_SUM + 2, MODULE_ROWS, SHARED_USUAL, "norm_sum_4"},
+    {K_NORM_COMBINE + 0, MODULE_ROWS, SHARED_USUAL, "norm_combine_1"},
+    {K_NORM_COMBINE + 1, MODULE_ROWS, SHARED_USUAL, "norm_combine_2"},
     {K_ACT_PACK, MODULE_ROWS, SHARED_USUAL, "act_pack"},
     {K_ACT_ROWS, MODULE_ROWS, SHARED_USUAL, "act_rows"},
     {K_TAIL, MODULE_ROWS, SHARED_USUAL, "tail"},

@@ -209,6 +209,8 @@ static uint32_t *plain_rows(struct launch *l)
         return &l->a.route.m;
     case ARGS_COMBINE:
         return &l->a.combine.m;
+    case ARGS_PACK_COMBINE:
+        return &l->a.pack_combine.pack.m;
     case ARGS_CONV:
         return &l->a.conv.m;
     case ARGS_MAP:

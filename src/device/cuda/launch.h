@@ -39,6 +39,7 @@ enum launch_args {
     ARGS_ROUTE,
     ARGS_GROUP,
     ARGS_COMBINE,
+    ARGS_PACK_COMBINE,
     ARGS_MOE_ROW,
     ARGS_CONV,
     ARGS_SCAN,
@@ -135,6 +136,7 @@ union launch_params {
     struct route_args route;
     struct group_args group;
     struct combine_args combine;
+    struct pack_combine_args pack_combine;
     struct moe_row_args moe_row;
     struct conv_args conv;
     struct scan_args scan;

@@ -510,6 +510,12 @@ struct combine_args {
     float scale;
 };
 
+/* Rows that are such sums, made where they are normed for what follows: x of `pack` is `out` of `from`. */
+struct pack_combine_args {
+    struct pack_args pack;
+    struct combine_args from;
+};
+
 /* ---- layers that keep a state ---- */
 
 /* One operation's part of the slots of state: slot i begins at base + i * stride. */

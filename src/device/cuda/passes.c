@@ -1,5 +1,7 @@
 #include "device/cuda/passes.h"
 
+#include <string.h>
+
 static bool is_product(const struct launch *l)
 {
     return l->args == ARGS_GEMM && !l->a.gemm.tile;
@@ -417,30 +419,58 @@ static bool sums_for(const struct launch *tail, const struct launch *rows)
            a->of == ROWS_STEP && b->of == ROWS_STEP && a->first == b->first && a->most == b->most;
 }
 
+static void sum_in(const struct launch *tail, struct launch *rows)
+{
+    const struct tail_args *a = &tail->a.tail;
+    rows->a.pack.sum = (struct pack_sum){.y = a->y,
+                                         .ldy = a->ldy,
+                                         .row_scale = a->row_scale,
+                                         .bias = a->bias,
+                                         .residual = a->residual,
+                                         .ldr = a->ldr,
+                                         .scale = a->scale};
+    rows->kernel += K_NORM_SUM - K_NORM_PACK;
+    rows->reads[0] = tail->reads[0];
+    rows->reads[1] = tail->reads[1];
+    rows->writes[1] = tail->writes[0];
+    rows->why = "scale, bias and residual behind the product, and the next one's input";
+}
+
+/* The sum of experts is over all of the step's rows: layers of more than that come in parts. */
+static bool combines_for(const struct launch *sum, const struct launch *rows)
+{
+    const struct combine_args *c = &sum->a.combine;
+    const struct pack_args *p = &rows->a.pack;
+    const struct launch_rows *a = &sum->rows, *b = &rows->rows;
+    return sum->args == ARGS_COMBINE && rows->args == ARGS_PACK && rows->kernel >= K_NORM_PACK &&
+           rows->kernel <= K_NORM_PACK + 1 && p->x == c->out && p->ldx == c->ldo && p->k == c->n &&
+           !p->slot_row && a->of == ROWS_STEP && b->of == ROWS_STEP && !a->first && !b->first &&
+           sum->m == rows->m && sum->m <= a->most && sum->m <= b->most;
+}
+
+static void combine_in(const struct launch *sum, struct launch *rows)
+{
+    const struct pack_combine_args both = {.pack = rows->a.pack, .from = sum->a.combine};
+    rows->a.pack_combine = both;
+    rows->args = ARGS_PACK_COMBINE;
+    rows->kernel += K_NORM_COMBINE - K_NORM_PACK;
+    memcpy(rows->reads, sum->reads, sizeof rows->reads);
+    rows->writes[1] = sum->writes[0];
+    rows->why = "weighted sum of the experts, and the next product's input";
+}
+
 void pass_sum_rows(struct launch_list *list)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < list->count; i++) {
         struct launch *t = &list->all[i], *next = t + 1;
-        if (i + 1 == list->count || !sums_for(t, next)) {
-            if (count != i)
-                list->all[count] = *t;
-            count++;
-            continue;
-        }
-        const struct tail_args *a = &t->a.tail;
-        next->a.pack.sum = (struct pack_sum){.y = a->y,
-                                             .ldy = a->ldy,
-                                             .row_scale = a->row_scale,
-                                             .bias = a->bias,
-                                             .residual = a->residual,
-                                             .ldr = a->ldr,
-                                             .scale = a->scale};
-        next->kernel += K_NORM_SUM - K_NORM_PACK;
-        next->reads[0] = t->reads[0];
-        next->reads[1] = t->reads[1];
-        next->writes[1] = t->writes[0];
-        next->why = "scale, bias and residual behind the product, and the next one's input";
+        const bool last = i + 1 == list->count;
+        if (!last && sums_for(t, next))
+            sum_in(t, next);
+        else if (!last && combines_for(t, next))
+            combine_in(t, next);
+        else if (count++ != i)
+            list->all[count - 1] = *t;
     }
     list->count = count;
 }

@@ -32,8 +32,8 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
 /* Products of experts have weights on their way before the kernel in front of them ends. */
 void pass_tiles_there(const struct lower *l, const struct step_class *c, struct launch_list *list);
 
-/* The sum behind a product of cuBLASLt is made where it is normed for the next one. Over a whole plan: the next one may be
- * another layer's. */
+/* The sum behind a product of cuBLASLt, or of experts, is made where it is normed for the next one. Over a whole plan: the
+ * next one may be another layer's. */
 void pass_sum_rows(struct launch_list *list);
 
 void passes_run(const struct lower *l, const struct step_class *c, struct launch_list *list);

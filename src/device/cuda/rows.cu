@@ -65,10 +65,119 @@ static __device__ __forceinline__ void sum8(const struct pack_args &p, uint32_t 
     }
 }
 
+/* Where a row's experts have left what they give: lane j knows of choice j. */
+struct combine_row {
+    const float *from; /* NULL: nowhere */
+    float weight, shared;
+
+    __device__ __forceinline__ combine_row(const struct combine_args &c, uint32_t row)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        const uint64_t i = (uint64_t)row * c.used + lane;
+        const bool there = lane < c.used;
+        const int slot = there ? c.slot[i] : SLOT_ELSEWHERE;
+        weight = !there ? 0.0f : c.weight ? c.weight[i] : 1.0f;
+        from = slot == SLOT_ELSEWHERE   ? nullptr
+               : slot == SLOT_IDENTITY ? c.identity + (uint64_t)row * c.n
+                                       : c.y + (uint64_t)slot * c.ldy;
+        shared = c.shared && c.shared_gate ? 1.0f / (1.0f + expf(-c.shared_gate[row * c.shared_ld])) : 1.0f;
+    }
+};
+
+/* Eight values of a row, zeros from number n on: 0 or 8 of them where all rows are ALIGNED, which leaves no branch between
+ * one load and the next. */
+struct eight {
+    float4 a, b;
+};
+template <bool ALIGNED> static __device__ __forceinline__ struct eight eight_of(const float *x, uint32_t n)
+{
+    if (ALIGNED) {
+        uint4 a = make_uint4(0, 0, 0, 0), b = a;
+        load_more(a, (const uint8_t *)x, n != 0);
+        load_more(b, (const uint8_t *)(x + 4), n != 0);
+        return {*(const float4 *)&a, *(const float4 *)&b};
+    }
+    return {make_float4(n > 0 ? x[0] : 0.0f, n > 1 ? x[1] : 0.0f, n > 2 ? x[2] : 0.0f, n > 3 ? x[3] : 0.0f),
+            make_float4(n > 4 ? x[4] : 0.0f, n > 5 ? x[5] : 0.0f, n > 6 ? x[6] : 0.0f, n > 7 ? x[7] : 0.0f)};
+}
+
+static __device__ __forceinline__ void eight_add(float v[8], float f, const struct eight &e)
+{
+    v[0] += f * e.a.x, v[1] += f * e.a.y, v[2] += f * e.a.z, v[3] += f * e.a.w;
+    v[4] += f * e.b.x, v[5] += f * e.b.y, v[6] += f * e.b.z, v[7] += f * e.b.w;
+}
+
+enum { COMBINE_AHEAD = 4 }; /* choices whose values are on their way at once */
+
+/* Eight values of a row that is the weighted sum of experts, in the order of choices (moe_combine in moe.cu); they go to x,
+ * too. A whole warp calls it. */
+template <bool ALIGNED>
+static __device__ __forceinline__ void combine8(const struct combine_args &c, const struct combine_row &r,
+                                                uint32_t row, uint32_t at, uint32_t left, float v[8])
+{
+    const struct eight plus = eight_of<ALIGNED>(c.residual + row * c.ldr + at, c.residual ? left : 0),
+                       more = eight_of<ALIGNED>(c.shared + (uint64_t)row * c.n + at, c.shared ? left : 0);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = 0.0f;
+    for (uint32_t j = 0; j < c.used; j += COMBINE_AHEAD) {
+        struct eight e[COMBINE_AHEAD];
+#pragma unroll
+        for (int i = 0; i < COMBINE_AHEAD; i++) {
+            const float *x = (const float *)__shfl_sync(~0u, (unsigned long long)r.from, j + i);
+            e[i] = eight_of<ALIGNED>(x + at, x ? left : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < COMBINE_AHEAD; i++)
+            eight_add(v, __shfl_sync(~0u, r.weight, j + i), e[i]);
+    }
+    eight_add(v, r.shared, more);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] *= c.scale;
+    eight_add(v, 1.0f, plus);
+    float *out = c.out + row * c.ldo + at;
+    if (ALIGNED && left) {
+        *(float4 *)out = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)(out + 4) = make_float4(v[4], v[5], v[6], v[7]);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++)
+        if (!ALIGNED && j < left)
+            out[j] = v[j];
+}
+
+static __device__ __forceinline__ bool combine_aligned(const struct combine_args &c)
+{
+    return c.n % 8 == 0 && is_aligned(c.y, c.ldy) && is_aligned(c.identity, c.n) && is_aligned(c.shared, c.n) &&
+           is_aligned(c.residual, c.ldr) && is_aligned(c.out, c.ldo);
+}
+
+/* What a warp has of the block's row. */
+template <int COLUMNS>
+static __device__ __forceinline__ void combine_columns(uint32_t k, const struct combine_args &c,
+                                                       float v[COLUMNS][8])
+{
+    const struct combine_row r(c, blockIdx.x);
+    const bool aligned = combine_aligned(c);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) {
+        const uint32_t at = 8 * threadIdx.x + 8 * blockDim.x * i, left = at < k ? k - at : 0;
+        if (aligned)
+            combine8<true>(c, r, blockIdx.x, at, left, v[i]);
+        else
+            combine8<false>(c, r, blockIdx.x, at, left, v[i]);
+    }
+}
+
+/* A row is there, or it is made: behind a product, or of what experts give. */
+enum rows_from { ROWS_THERE, ROWS_SUMMED, ROWS_COMBINED };
+
 /* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
  * 8 values of each. */
-template <int NORM_COLUMNS, bool SUM>
-static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
+template <int NORM_COLUMNS, enum rows_from FROM>
+static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
+                                                      const struct combine_args *experts)
 {
     __shared__ float room[3][32];
     if (!p.late)
@@ -97,13 +206,15 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
     const float *x = p.x + (uint64_t)from * p.ldx;
     const bool aligned = is_aligned(p.x, p.ldx);
     float sum = 0.0f, mean = 0.0f, scale = 1.0f;
+    if constexpr (FROM == ROWS_COMBINED)
+        combine_columns<NORM_COLUMNS>(p.k, *experts, v);
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++) {
         const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
         const uint32_t left = at < p.k ? p.k - at : 0;
-        if (SUM)
+        if (FROM == ROWS_SUMMED)
             sum8(p, row, at, left, aligned, v[i]);
-        else
+        else if (FROM == ROWS_THERE)
             load8(x + at, left, aligned, v[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++)
@@ -159,33 +270,45 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p)
 /* Rows of up to 256 * warps, 512 * warps and 1024 * warps values. */
 extern "C" __global__ void __launch_bounds__(512) norm_pack_1(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<1, false>(p);
+    norm_pack_body<1, ROWS_THERE>(p, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(512) norm_pack_2(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<2, false>(p);
+    norm_pack_body<2, ROWS_THERE>(p, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(1024) norm_pack_4(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<4, false>(p);
+    norm_pack_body<4, ROWS_THERE>(p, nullptr);
 }
 
-/* The same for rows that are made here. */
+/* The same for rows that are made here, of results of a product or of experts. */
 extern "C" __global__ void __launch_bounds__(512) norm_sum_1(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<1, true>(p);
+    norm_pack_body<1, ROWS_SUMMED>(p, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(512) norm_sum_2(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<2, true>(p);
+    norm_pack_body<2, ROWS_SUMMED>(p, nullptr);
 }
 
 extern "C" __global__ void __launch_bounds__(1024) norm_sum_4(const __grid_constant__ struct pack_args p)
 {
-    norm_pack_body<4, true>(p);
+    norm_pack_body<4, ROWS_SUMMED>(p, nullptr);
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+    norm_combine_1(const __grid_constant__ struct pack_combine_args p)
+{
+    norm_pack_body<1, ROWS_COMBINED>(p.pack, &p.from);
+}
+
+extern "C" __global__ void __launch_bounds__(512)
+    norm_combine_2(const __grid_constant__ struct pack_combine_args p)
+{
+    norm_pack_body<2, ROWS_COMBINED>(p.pack, &p.from);
 }
 
 /* What most rows want has code of its own: code that runs once a launch has to be fetched, and that of all activations for
