@@ -280,7 +280,7 @@ static void test_sides(void **state)
                 struct launch *l = &list.all[i];
                 const struct group_args *a = &l->a.group;
                 assert_int_not_equal(l->args, ARGS_MOE_ROW);
-                if (l->args != ARGS_GROUP)
+                if (l->args != ARGS_GROUP && l->args != ARGS_SORT)
                     continue;
                 sorts++;
                 for (s.border = 0; s.border <= 40; s.border += 8) { /* of 32 experts, from step to step */
@@ -298,6 +298,53 @@ static void test_sides(void **state)
         }
 }
 
+/* One kernel chooses and sorts few rows, unless the choice or what its weights are for is more than it knows. */
+static void test_sorts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const uint32_t rows = i == 1 ? SORT_ROWS + 1 : SORT_ROWS;
+        struct fixture f;
+        struct err e = {0};
+        struct paper_card c = {0};
+        struct launch_list list = {0};
+        struct launch_step s;
+        struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+        const struct device_shape shape = {&kv, 512, 1, 1};
+        const struct operand x = begin(&f);
+        add_experts(&f, x);
+        struct op_moe *o = &f.plan.ops[1].moe;
+        o->groups = i == 2 || i == 3 ? 4 : 0;
+        o->groups_used = i == 2 ? 2 : 4; /* 3: of all groups */
+        o->nearness = i == 4 ? 0.1f : 0.0f;
+        o->scale_input = i == 5;
+        o->identities = i == 6 ? SORT_EXPERTS - 32 : i == 7 ? SORT_EXPERTS - 31 : 0;
+        if (o->identities)
+            o->router = linear(&f, DTYPE_F32, 32 + o->identities, WIDTH);
+        end(&f, x);
+        assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+        if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
+            fail_msg("%s", e.text);
+        const struct step_class class = paper_step(&c, rows, rows, true, &s);
+        assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+        uint32_t sorts = 0, kernel = 0;
+        for (uint32_t j = 0; j < list.count; j++) {
+            struct launch *l = &list.all[j];
+            launch_bind(l, &s, &(struct launch_limits){.card = &c.profile});
+            sorts += l->args == ARGS_SORT || l->args == ARGS_GROUP || l->args == ARGS_ROUTE;
+            kernel = l->args == ARGS_SORT ? l->kernel : kernel;
+            if (l->args == ARGS_SORT)
+                assert_true(l->grid.x == SORT_BLOCKS && l->a.sort.group.m == rows &&
+                            l->a.sort.group.end == 32);
+        }
+        assert_int_equal(kernel, i == 0 || i == 3 ? K_SORT : i == 6 ? K_SORT + 1 : 0);
+        assert_int_equal(sorts, kernel ? 1 : 2);
+        launch_free(&list);
+        paper_free(&c);
+        drop(&f);
+    }
+}
+
 /* What the launches of an expert layer write stays within the scratch that was counted, for every number of rows: a list is
  * made for rows rounded up, whose tiles may be larger than those of the most rows. */
 static void expect_room(const struct paper_card *c, struct launch_list *list, uint32_t rows)
@@ -311,7 +358,7 @@ static void expect_room(const struct paper_card *c, struct launch_list *list, ui
         struct launch *l = &list->all[i];
         launch_bind(l, &step, &(struct launch_limits){0});
         const struct gemm_args *g = &l->a.gemm;
-        if (l->args == ARGS_GROUP) {
+        if (l->args == ARGS_GROUP || l->args == ARGS_SORT) {
             const struct group_args *a = &l->a.group;
             assert_true(a->slot + (size_t)a->m * a->used <= at->slot_row);
             assert_true((float *)a->slot_row + (size_t)a->most_tiles * a->rows <= at->slot_weight);
@@ -1230,8 +1277,8 @@ int main(void)
         cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
         cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
         cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_combine_rows),
-        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_sorts),           cmocka_unit_test(test_blas_rows),
+        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,7 @@ struct layer {
     bool router_norm,
         scale_input; /* the router has a norm of its own, experts a scale each; weights scale inputs */
     uint32_t identities;
+    bool choice_bias;
     bool followed; /* by a dense layer, whose norm is made with the sum */
     float nearness;
     enum norm_kind norm;
@@ -112,6 +113,17 @@ static const struct layer layers[] = {
      .act = ACT_SILU,
      .nearness = 0.2f,
      .norm = NORM_LAYER},
+    {.name = "many, biases of the choice",
+     .followed = true,
+     .width = {256, 288, 264},
+     .ffn = {256, 64, 40},
+     .experts = 130,
+     .used = 8,
+     .gating = GATING_SIGMOID,
+     .act = ACT_SILU,
+     .normalise = true,
+     .choice_bias = true,
+     .norm = NORM_RMS},
 };
 
 static struct linear experts_of(struct rig *r, const struct layer *l, uint32_t type, uint32_t rows,
@@ -162,8 +174,9 @@ static void build(struct rig *r, const struct layer *l, uint32_t type)
     r->vocab = VOCAB;
     plan_add(&r->plan, OP_EMBED, UINT32_MAX)->embed =
         (struct op_embed){.table = rig_matrix(r, DTYPE_F32, VOCAB, k, 1, 1), .scale = 1, .out = x};
-    if (l->groups) {
+    if (l->groups || l->choice_bias)
         o.select_bias = rig_vector(r, l->experts, 0, 0.1f);
+    if (l->groups) {
         o.groups = 4;
         o.groups_used = 2;
         o.group_pair = true;

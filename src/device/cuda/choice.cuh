@@ -152,22 +152,125 @@ static __device__ __noinline__ float choice_near(const struct route_args &p, con
     return 1.0f / fmaxf(sum, 1.0f);
 }
 
+/* The weight of the expert that a lane has, with this logit (`has`: it has one), by one warp. */
+static __device__ __forceinline__ float choice_weight(const struct route_args &p, bool has, float logit,
+                                                      uint32_t expert, float max, float sum)
+{
+    const float w =
+        has ? gating_weight(p.gating, gating_value(p.gating, logit, max), max, sum) : 0.0f;
+    const float total = warp_sum(w);
+    float f = p.weight_scale;
+    if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
+        f /= fmaxf(total, fmaxf(p.least_sum, 1e-20f));
+    return w * f * (has && p.expert_scale ? p.expert_scale[expert] : 1.0f);
+}
+
 /* c.weight, by one warp; c.expert is there. */
 static __device__ __forceinline__ void choice_weights(const struct route_args &p, struct expert_choice &c)
 {
     const uint32_t lane = threadIdx.x % 32;
-    float max, sum, w = 0.0f, f = p.weight_scale;
+    const bool has = lane < p.used;
+    float max, sum;
     if (p.nearness > 0.0f) {
-        if (lane < p.used)
-            c.weight[lane] = f * choice_near(p, c, lane);
+        if (has)
+            c.weight[lane] = p.weight_scale * choice_near(p, c, lane);
         return;
     }
     choice_row(p, c, max, sum);
-    if (lane < p.used)
-        w = gating_weight(p.gating, gating_value(p.gating, c.logit[c.expert[lane]], max), max, sum);
-    const float total = warp_sum(w);
-    if (p.normalise || p.gating == GATING_SOFTMAX_TOPK)
-        f /= fmaxf(total, fmaxf(p.least_sum, 1e-20f));
-    if (lane < p.used)
-        c.weight[lane] = w * f * (p.expert_scale ? p.expert_scale[c.expert[lane]] : 1.0f);
+    const uint32_t expert = has ? (uint32_t)c.expert[lane] : 0;
+    const float w = choice_weight(p, has, c.logit[expert], expert, max, sum);
+    if (has)
+        c.weight[lane] = w;
 }
+
+/* ---- by a warp, in registers: up to 32 * EACH experts, without groups and nearness ---- */
+
+/* In the order of numbers; more than 0. */
+static __device__ __forceinline__ uint32_t choice_order(float x)
+{
+    const uint32_t bits = __float_as_uint(x + 0.0f); /* one zero */
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* A lane has experts 32 * j + lane of a row, and then the k-th best (lane k), as a block would choose them. */
+template <int EACH> struct warp_choice {
+    float logit[EACH], max, sum;
+    uint32_t expert;
+    float chosen; /* its logit */
+
+    __device__ __forceinline__ warp_choice(const struct route_args &p, const float *logits)
+        : expert(0), chosen(0.0f)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            logit[j] = 32 * j + lane < p.experts ? __ldcg(logits + 32 * j + lane) : -INFINITY;
+    }
+
+    /* Maximum and sum over the row. */
+    __device__ __forceinline__ void row(const struct route_args &p)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        max = -INFINITY, sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            max = fmaxf(max, logit[j]);
+        max = warp_max(max);
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            sum += 32 * j + lane < p.experts ? gating_value(p.gating, logit[j], max) : 0.0f;
+        sum = warp_sum(sum);
+    }
+
+    /* What is compared where it is not the logit. */
+    __device__ __forceinline__ float key(const struct route_args &p, int j) const
+    {
+        const uint32_t e = min(32 * j + threadIdx.x % 32, p.experts - 1);
+        return gating_value(p.gating, logit[j], max) / (p.gating == GATING_SOFTMAX ? sum : 1.0f) +
+               (p.select_bias ? p.select_bias[e] : 0.0f);
+    }
+
+    /* direct: logits are compared; else row() comes first. */
+    __device__ __forceinline__ void choose(const struct route_args &p, bool direct)
+    {
+        const uint32_t lane = threadIdx.x % 32;
+        uint32_t left[EACH];
+        float by[EACH];
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            by[j] = logit[j];
+        if (!direct)
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                by[j] = key(p, j);
+#pragma unroll
+        for (int j = 0; j < EACH; j++)
+            left[j] = 32 * j + lane < p.experts ? choice_order(by[j]) : 0;
+#pragma unroll 1
+        for (uint32_t k = 0; k < p.used; k++) {
+            uint32_t best = 0, at = ~0u;
+            float x = 0.0f;
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                best = ::max(best, left[j]);
+            best = __reduce_max_sync(~0u, best);
+#pragma unroll
+            for (int j = EACH - 1; j >= 0; j--) {
+                x = left[j] == best ? logit[j] : x;
+                at = left[j] == best ? 32 * j + lane : at;
+            }
+            at = __reduce_min_sync(~0u, at);
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                left[j] = at == 32 * j + lane ? 0 : left[j];
+            x = __shfl_sync(~0u, x, at % 32);
+            expert = lane == k ? at : expert;
+            chosen = lane == k ? x : chosen;
+        }
+    }
+
+    __device__ __forceinline__ float weight(const struct route_args &p) const
+    {
+        return choice_weight(p, threadIdx.x % 32 < p.used, chosen, expert, max, sum);
+    }
+};

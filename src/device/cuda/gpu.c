@@ -91,6 +91,8 @@ static const struct kernel_row rows[] = {
     {K_ROUTER + 2, MODULE_MOE, SHARED_USUAL, "moe_router_32"},
     {K_ROUTE, MODULE_MOE, SHARED_USUAL, "moe_route"},
     {K_GROUP, MODULE_MOE, SHARED_MORE, "moe_group"},
+    {K_SORT + 0, MODULE_MOE, SHARED_USUAL, "moe_sort_4"},
+    {K_SORT + 1, MODULE_MOE, SHARED_USUAL, "moe_sort_8"},
     {K_COMBINE, MODULE_MOE, SHARED_USUAL, "moe_combine"},
     {K_MOE_UP, MODULE_MOE_ROW, SHARED_MORE, "moe_row_up"},
     {K_MOE_UP_4, MODULE_MOE_ROW, SHARED_MORE, "moe_row_up_4"},

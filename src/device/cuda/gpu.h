@@ -76,7 +76,8 @@ enum gpu_kernel {
     K_ROUTER, /* + 0..2: one row, up to 64, more */
     K_ROUTE = K_ROUTER + 3,
     K_GROUP,
-    K_COMBINE,
+    K_SORT, /* + 0, 1: both for few rows of up to 128 and 256 experts */
+    K_COMBINE = K_SORT + 2,
     K_MOE_UP,   /* one row or two */
     K_MOE_UP_4, /* of forms of four chunks */
     K_MOE_DOWN,

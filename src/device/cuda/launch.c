@@ -132,16 +132,14 @@ static void bind_pick(struct launch *l, uint32_t m, const struct launch_step *s)
     l->a.pick.m = m;
 }
 
-static void bind_group(struct launch *l, uint32_t m, const struct launch_step *s)
+static void bind_group(const struct launch *l, struct group_args *g, uint32_t m, const struct launch_step *s)
 {
-    struct group_args *g = &l->a.group;
     const struct moe_range own = moe_range(g->experts, l->side, s->border);
     g->m = m;
     g->first = own.first;
     g->end = own.end;
     g->identities = l->side == MOE_ABOVE ? UINT32_MAX : g->experts;
     g->most_tiles = launch_tiles(m, g->used, g->experts, g->rows);
-    l->grid.shared = (m * g->used + 127) / 128 * 128 * 2;
 }
 
 static void bind_gemm(struct launch *l, uint32_t m, const struct launch_step *s)
@@ -280,7 +278,11 @@ void launch_bind(struct launch *l, const struct launch_step *s, const struct lau
         l->a.blas.m = m ? blas_rows(l, m, limits) : 0;
         break;
     case ARGS_GROUP:
-        bind_group(l, m, s);
+        bind_group(l, &l->a.group, m, s);
+        l->grid.shared = (m * l->a.group.used + 127) / 128 * 128 * 2;
+        break;
+    case ARGS_SORT:
+        bind_group(l, &l->a.sort.group, m, s);
         break;
     case ARGS_CONV:
         l->a.conv.meta = s->meta;

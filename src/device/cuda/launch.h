@@ -38,6 +38,7 @@ enum launch_args {
     ARGS_ROUTER,
     ARGS_ROUTE,
     ARGS_GROUP,
+    ARGS_SORT,
     ARGS_COMBINE,
     ARGS_PACK_COMBINE,
     ARGS_MOE_ROW,
@@ -135,6 +136,7 @@ union launch_params {
     struct router_args router;
     struct route_args route;
     struct group_args group;
+    struct sort_args sort; /* begins with those of `group` */
     struct combine_args combine;
     struct pack_combine_args pack_combine;
     struct moe_row_args moe_row;

@@ -245,30 +245,51 @@ static struct route_args route_of(const struct lowering *b, const struct op_moe 
                                .weight = b->l->at->route_weight};
 }
 
+static struct group_args group_of(const struct lowering *b, const struct op_moe *o)
+{
+    const struct scratch *at = b->l->at;
+    return (struct group_args){.expert = at->route_expert,
+                               .used = o->used,
+                               .experts = o->experts,
+                               .rows = slots_of(b, o).tile,
+                               .slot = at->slot,
+                               .slot_row = at->slot_row,
+                               .weight = o->scale_input ? at->route_weight : NULL,
+                               .slot_weight = at->slot_weight,
+                               .group_expert = at->group_expert,
+                               .tile = at->tile};
+}
+
+/* Whether one kernel chooses and sorts: it knows no groups, and leaves weights only to what adds up. */
+static bool sorts_at_once(const struct lowering *b, const struct op_moe *o)
+{
+    return !b->l->options.no_fuse && b->l->card->major >= 9 && b->m <= SORT_ROWS &&
+           o->experts + o->identities <= SORT_EXPERTS && (o->groups <= 1 || o->groups_used >= o->groups) &&
+           !(o->nearness > 0.0f) && !o->scale_input;
+}
+
 /* Choice and grouping. */
 static void put_route(struct lowering *b, const struct op_moe *o, const struct moe_rows *in)
 {
-    const struct scratch *at = b->l->at;
-    struct launch *l =
-        lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, o->experts <= 32 ? 128 : 256, 0),
-                     "the best experts of each row");
-    lowering_grid_rows(l, GRID_X, 1);
-    l->a.route = route_of(b, o, in);
-    l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
-    l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(gpu_blocks(o->experts, 8), 1, 1, 256, 0),
-                     o->side ? "rows sorted by expert, those of the step's own part"
-                             : "rows sorted by expert");
+    struct launch *l;
+    if (sorts_at_once(b, o)) {
+        l = lowering_add(b, K_SORT + (o->experts + o->identities > SORT_EXPERTS / 2), ARGS_SORT,
+                         gpu_grid(SORT_BLOCKS, 1, 1, SORT_THREADS, 0),
+                         o->side ? "the best experts of each row; those of the step's own part sorted"
+                                 : "the best experts of each row, and rows sorted by expert");
+        l->a.sort = (struct sort_args){.group = group_of(b, o), .route = route_of(b, o, in)};
+    } else {
+        l = lowering_add(b, K_ROUTE, ARGS_ROUTE, gpu_grid(0, 1, 1, o->experts <= 32 ? 128 : 256, 0),
+                         "the best experts of each row");
+        lowering_grid_rows(l, GRID_X, 1);
+        l->a.route = route_of(b, o, in);
+        l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
+        l = lowering_add(b, K_GROUP, ARGS_GROUP, gpu_grid(gpu_blocks(o->experts, 8), 1, 1, 256, 0),
+                         o->side ? "rows sorted by expert, those of the step's own part"
+                                 : "rows sorted by expert");
+        l->a.group = group_of(b, o);
+    }
     l->side = (uint8_t)o->side;
-    l->a.group = (struct group_args){.expert = at->route_expert,
-                                     .used = o->used,
-                                     .experts = o->experts,
-                                     .rows = slots_of(b, o).tile,
-                                     .slot = at->slot,
-                                     .slot_row = at->slot_row,
-                                     .weight = o->scale_input ? at->route_weight : NULL,
-                                     .slot_weight = at->slot_weight,
-                                     .group_expert = at->group_expert,
-                                     .tile = at->tile};
     l->reads[0] = l->writes[0] = span_of(PLACE_ROUTE);
 }
 

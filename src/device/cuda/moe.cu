@@ -324,7 +324,7 @@ extern "C" __global__ void __launch_bounds__(256) moe_route(const __grid_constan
     }
 }
 
-/* Exclusive sum over the threads of a block of 256; `room` is 8 words. */
+/* Exclusive sum over the threads of a block; `room` is a word for each warp. */
 static __device__ __forceinline__ uint32_t block_before(uint32_t v, uint32_t *room)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -370,62 +370,180 @@ static __device__ __forceinline__ void group_expert(const struct group_args &p, 
     }
 }
 
-/* A warp an expert; every block counts all pairs. Pairs keep their order within an expert, so that the sums do not
- * depend on the launch. */
-extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constant__ struct group_args p)
+/* What a block knows of all pairs: how many each expert has, and which is its first tile. */
+template <int EXPERTS, int THREADS> struct group_room {
+    uint32_t count[EXPERTS], first[EXPERTS], warp[THREADS / 32], total;
+};
+
+/* Pair i, of expert c. */
+static __device__ __forceinline__ void group_count(const struct group_args &p, uint32_t *count, uint32_t i,
+                                                   uint32_t c)
 {
-    extern __shared__ __align__(8) uint16_t chosen[]; /* (pairs, rounded up to 128) */
-    __shared__ uint32_t count[EXPERTS_MOST], first[EXPERTS_MOST], room[8], total;
-    enum { EACH = EXPERTS_MOST / 256 };
-    dep_launch();
-    const uint32_t pairs = p.m * p.used, lane = threadIdx.x % 32, e = blockIdx.x * 8 + threadIdx.x / 32;
-    for (uint32_t i = threadIdx.x; i < EXPERTS_MOST; i += 256)
-        count[i] = 0;
-    __syncthreads();
-    dep_wait();
-    for (uint32_t i = threadIdx.x; i < (pairs + 127) / 128 * 128; i += 256) {
-        const uint32_t c = i < pairs ? (uint32_t)p.expert[i] : 0xffffu;
-        chosen[i] = (uint16_t)c;
-        if (c >= p.first && c < p.end)
-            atomicAdd(count + c, 1);
-        else if (i < pairs && blockIdx.x == 0)
-            p.slot[i] = c >= p.identities ? SLOT_IDENTITY : SLOT_ELSEWHERE;
-    }
-    __syncthreads();
-    uint32_t tiles[EACH], sum = 0;
-#pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        tiles[j] = (count[EACH * threadIdx.x + j] + p.rows - 1) / p.rows;
-        sum += tiles[j];
-    }
-    uint32_t at = block_before(sum, room);
-#pragma unroll
-    for (int j = 0; j < EACH; j++) {
-        first[EACH * threadIdx.x + j] = at;
-        at += tiles[j];
-    }
-    if (threadIdx.x == 255)
-        total = at;
-    __syncthreads();
+    if (c >= p.first && c < p.end)
+        atomicAdd(count + c, 1);
+    else if (blockIdx.x == 0)
+        p.slot[i] = c >= p.identities ? SLOT_IDENTITY : SLOT_ELSEWHERE;
+}
+
+/* Behind the last tile there is nothing. */
+static __device__ __forceinline__ void group_end(const struct group_args &p, uint32_t total)
+{
     const uint32_t eights = p.rows / 8;
-    /* behind the last tile there is nothing */
-    for (uint32_t i = total + blockIdx.x * 256 + threadIdx.x; i < p.most_tiles; i += gridDim.x * 256) {
+    for (uint32_t i = total + blockIdx.x * blockDim.x + threadIdx.x; i < p.most_tiles;
+         i += gridDim.x * blockDim.x) {
         p.tile[i] = {-1, 0};
         for (uint32_t j = 0; j < eights; j++)
             p.group_expert[i * eights + j] = -1;
         for (uint32_t j = 0; j < p.rows; j++)
             p.slot_row[i * p.rows + j] = -1;
     }
-    if (e < p.first || e >= p.end)
-        return;
-    const uint32_t n = count[e], from = first[e], end = (n + p.rows - 1) / p.rows;
-    for (uint32_t i = lane; i < end; i += 32)
-        p.tile[from + i] = {(int)e, min(p.rows, n - i * p.rows)};
-    for (uint32_t i = lane; i < end * eights; i += 32)
-        p.group_expert[from * eights + i] = 8 * i < n ? (int)e : -1;
-    for (uint32_t i = n + lane; i < end * p.rows; i += 32)
-        p.slot_row[from * p.rows + i] = -1;
-    group_expert(p, chosen, e, from * p.rows);
+}
+
+/* The lists, once a block has all pairs and their counts: a warp an expert, or several in turn. Pairs keep their order
+ * within an expert, so that the sums do not depend on the launch. */
+template <int EXPERTS, int THREADS>
+static __device__ __forceinline__ void
+group_rows(const struct group_args &p, struct group_room<EXPERTS, THREADS> &g, const uint16_t *chosen)
+{
+    enum { EACH = EXPERTS > THREADS ? EXPERTS / THREADS : 1, WARPS = THREADS / 32 };
+    const uint32_t lane = threadIdx.x % 32, eights = p.rows / 8, own = EACH * threadIdx.x;
+    uint32_t tiles[EACH], sum = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        tiles[j] = own < EXPERTS ? (g.count[own + j] + p.rows - 1) / p.rows : 0;
+        sum += tiles[j];
+    }
+    uint32_t at = block_before(sum, g.warp);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        if (own < EXPERTS)
+            g.first[own + j] = at;
+        at += tiles[j];
+    }
+    if (threadIdx.x == THREADS - 1)
+        g.total = at;
+    __syncthreads();
+    group_end(p, g.total);
+    for (uint32_t e = blockIdx.x * WARPS + threadIdx.x / 32; e < p.end; e += gridDim.x * WARPS) {
+        if (e < p.first)
+            continue;
+        const uint32_t n = g.count[e], from = g.first[e], end = (n + p.rows - 1) / p.rows;
+        for (uint32_t i = lane; i < end; i += 32)
+            p.tile[from + i] = {(int)e, min(p.rows, n - i * p.rows)};
+        for (uint32_t i = lane; i < end * eights; i += 32)
+            p.group_expert[from * eights + i] = 8 * i < n ? (int)e : -1;
+        for (uint32_t i = n + lane; i < end * p.rows; i += 32)
+            p.slot_row[from * p.rows + i] = -1;
+        group_expert(p, chosen, e, from * p.rows);
+    }
+}
+
+/* Every block counts all pairs. */
+extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constant__ struct group_args p)
+{
+    extern __shared__ __align__(8) uint16_t chosen[]; /* (pairs, rounded up to 128) */
+    __shared__ struct group_room<EXPERTS_MOST, 256> g;
+    dep_launch();
+    const uint32_t pairs = p.m * p.used;
+    for (uint32_t i = threadIdx.x; i < EXPERTS_MOST; i += 256)
+        g.count[i] = 0;
+    __syncthreads();
+    dep_wait();
+    for (uint32_t i = threadIdx.x; i < (pairs + 127) / 128 * 128; i += 256) {
+        const uint32_t c = i < pairs ? (uint32_t)p.expert[i] : 0xffffu;
+        chosen[i] = (uint16_t)c;
+        if (i < pairs)
+            group_count(p, g.count, i, c);
+    }
+    __syncthreads();
+    group_rows(p, g, chosen);
+}
+
+/* ---- both at once, of few rows ---- */
+
+#if __CUDA_ARCH__ >= 900
+/* Where blocks of the cluster find the same place of block number `block`. */
+static __device__ __forceinline__ uint32_t sort_address(const void *p, uint32_t block)
+{
+    uint32_t at;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(block));
+    return at;
+}
+
+static __device__ __forceinline__ void sort_arrive()
+{
+    asm volatile("barrier.cluster.arrive;" ::: "memory");
+}
+
+static __device__ __forceinline__ void sort_wait()
+{
+    asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+
+/* The cluster's blocks share the rows, a warp a row, and tell each other which experts these have chosen; then each sorts
+ * the pairs of some of the experts, as moe_group does. */
+template <int EACH> static __device__ __forceinline__ void sort_body(const struct sort_args &p)
+{
+    __shared__ struct group_room<32 * EACH, SORT_THREADS> g;
+    __shared__ __align__(8) uint16_t chosen[SORT_ROWS * MOE_USED_MOST];
+    dep_launch();
+    const uint32_t pairs = p.group.m * p.group.used, lane = threadIdx.x % 32,
+                   row = blockIdx.x + SORT_BLOCKS * (threadIdx.x / 32);
+    for (uint32_t i = threadIdx.x; i < 32 * EACH; i += SORT_THREADS)
+        g.count[i] = 0;
+    for (uint32_t i = pairs + threadIdx.x; i < (pairs + 127) / 128 * 128; i += SORT_THREADS)
+        chosen[i] = 0xffff;
+    sort_arrive();
+    args_ahead(p);
+    dep_wait();
+    if (row < p.group.m) {
+        const bool direct = choice_direct(p.route);
+        struct warp_choice<EACH> c(p.route, p.route.logits + row * p.route.ld);
+        if (!direct)
+            c.row(p.route);
+        c.choose(p.route, direct);
+        sort_wait(); /* all blocks have begun: their memory is there */
+        const uint32_t at = row * p.route.used + lane;
+        if (lane < p.route.used)
+            for (uint32_t i = 0; i < SORT_BLOCKS; i++)
+                asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(sort_address(chosen + at, i)),
+                             "h"((uint16_t)c.expert)
+                             : "memory");
+        sort_arrive();
+        if (direct)
+            c.row(p.route);
+        const float w = c.weight(p.route);
+        if (lane < p.route.used)
+            p.route.weight[at] = w;
+    } else {
+        sort_wait();
+        sort_arrive();
+    }
+    sort_wait();
+    for (uint32_t i = threadIdx.x; i < pairs; i += SORT_THREADS)
+        group_count(p.group, g.count, i, chosen[i]);
+    __syncthreads();
+    group_rows(p.group, g, chosen);
+}
+#define SORT_CLUSTER __cluster_dims__(SORT_BLOCKS, 1, 1)
+#else /* no clusters: nothing launches them */
+template <int EACH> static __device__ __forceinline__ void sort_body(const struct sort_args &)
+{
+}
+#define SORT_CLUSTER
+#endif
+
+/* Of up to 128 and 256 experts. */
+extern "C" __global__ void SORT_CLUSTER __launch_bounds__(SORT_THREADS)
+    moe_sort_4(const __grid_constant__ struct sort_args p)
+{
+    sort_body<4>(p);
+}
+
+extern "C" __global__ void SORT_CLUSTER __launch_bounds__(SORT_THREADS)
+    moe_sort_8(const __grid_constant__ struct sort_args p)
+{
+    sort_body<8>(p);
 }
 
 /* Four outputs a thread. */

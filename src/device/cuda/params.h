@@ -493,6 +493,13 @@ struct group_args {
     struct moe_tile *tile;     /* (most_tiles) */
 };
 
+/* Choice and grouping of up to SORT_ROWS rows by one cluster of blocks; `expert` is not written. */
+enum { SORT_BLOCKS = 8, SORT_THREADS = 512, SORT_ROWS = SORT_BLOCKS * SORT_THREADS / 32, SORT_EXPERTS = 256 };
+struct sort_args {
+    struct group_args group;
+    struct route_args route;
+};
+
 struct combine_args {
     const float *y; /* (slots, n) */
     uint64_t ldy;

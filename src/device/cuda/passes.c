@@ -623,7 +623,8 @@ void pass_tiles_there(const struct lower *l, const struct step_class *c, struct 
     (void)c;
     for (uint32_t i = 0; i + 1 < list->count; i++) {
         struct launch *rows = &list->all[i + 1];
-        if (list->all[i].args != ARGS_GROUP || rows->args != ARGS_PACK || !rows->a.pack.slot_row)
+        const uint8_t sorts = list->all[i].args;
+        if ((sorts != ARGS_GROUP && sorts != ARGS_SORT) || rows->args != ARGS_PACK || !rows->a.pack.slot_row)
             continue;
         rows->a.pack.late = 1;
         for (uint32_t j = i + 2; j < list->count && !launch_writes(&list->all[j], route); j++)
