@@ -667,7 +667,7 @@ static void test_combine_rows(void **state)
         if (i == 3)
             l->rows.of = ROWS_RESULTS;
         if (i == 4)
-            l->a.pack.slot_row = (const int32_t *)there;
+            l->a.pack.slot = (const int32_t *)there;
         put_product(&t, FMT_Q4_K_TILE, there);
         pass_sum_rows(&t.list);
         const bool fused = i == 0 || i == 7;
@@ -702,7 +702,7 @@ static void test_tiles_there(void **state)
         put(&t, K_GROUP, ARGS_GROUP)->writes[0] = route;
         if (i == 1)
             put(&t, K_TAIL, ARGS_TAIL);
-        put_rows(&t, here, 1024, NORM_RMS)->a.pack.slot_row = i == 2 ? NULL : slots;
+        put_rows(&t, here, 1024, NORM_RMS)->a.pack.slot = i == 2 ? NULL : slots;
         put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
         put(&t, K_ACT_PACK, ARGS_ACT)->writes[0] = pack;
         put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;

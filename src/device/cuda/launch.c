@@ -78,6 +78,8 @@ uint32_t launch_rows(const struct launch_rows *r, const struct meta *m)
                          : r->of == ROWS_RESULTS ? m->outs
                                                  : m->rows,
                    behind = all > r->first ? all - r->first : 0, n = behind < r->most ? behind : r->most;
+    if (r->of == ROWS_PAIRS)
+        return n * r->used;
     if (r->of != ROWS_SLOTS && r->of != ROWS_TILES)
         return n;
     return launch_tiles(n, r->used, r->experts, r->tile) * (r->of == ROWS_SLOTS ? r->tile : 1);
@@ -155,7 +157,7 @@ static void bind_pack(struct launch *l, uint32_t m, const struct launch_step *s)
 {
     l->a.pack.m = m;
     if (l->rows.of == ROWS_RESULTS)
-        l->a.pack.slot_row = s->meta.out;
+        l->a.pack.x_row = s->meta.out;
 }
 
 static void bind_embed(struct launch *l, const struct launch_step *s)

@@ -91,13 +91,14 @@ struct span {
 enum { LAUNCH_READS = 5, LAUNCH_WRITES = 2 };
 
 /* Whose rows a launch has: [first, first + most) of the step's, or of its results; or the slots that experts' rows take:
- * used experts for each of those rows, each expert's padded to tiles of so many; or, instead of a row, each such tile. */
-enum rows_of { ROWS_NONE, ROWS_STEP, ROWS_RESULTS, ROWS_SLOTS, ROWS_TILES };
+ * used experts for each of those rows, each expert's padded to tiles of so many; or, instead of a row, each such tile; or
+ * each pair of a row and one of its experts, without what is padded. */
+enum rows_of { ROWS_NONE, ROWS_STEP, ROWS_RESULTS, ROWS_PAIRS, ROWS_SLOTS, ROWS_TILES };
 
 struct launch_rows {
     uint8_t of; /* enum rows_of */
     uint32_t first, most;
-    uint32_t used, experts, tile; /* of ROWS_SLOTS and ROWS_TILES */
+    uint32_t used, experts, tile; /* of ROWS_PAIRS (used), ROWS_SLOTS and ROWS_TILES */
 };
 /* Rows of a tile where each expert has about pairs / experts of them: few enough that most of a tile is rows, many
  * enough that most experts have one tile. */

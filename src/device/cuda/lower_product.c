@@ -123,6 +123,8 @@ void lower_rows(struct lowering *b, const struct pack_args *a, struct span from,
     struct launch *l = lowering_add(b, K_NORM_PACK + size, ARGS_PACK,
                                     gpu_grid(0, 1, 1, size == 2 ? 1024 : 32 * warps, 0), why);
     lowering_grid_rows(l, GRID_X, 1);
+    if (a->slot)
+        l->rows.of = ROWS_PAIRS;
     l->a.pack = *a;
     l->reads[0] = from;
     l->writes[0] = to;
@@ -135,7 +137,8 @@ static struct pack_args rows_of(const struct lowering *b, const struct input *in
                           .ldx = in->ldx,
                           .k = in->k,
                           .out = out,
-                          .slot_row = in->groups ? b->l->at->slot_row : NULL,
+                          .slot = in->groups ? b->l->at->slot : NULL,
+                          .used = in->groups ? b->rows.used : 0,
                           .slot_weight = in->slot_weight};
     if (in->norm)
         a.norm = norm_of(b, in->norm);
@@ -189,6 +192,8 @@ static void put_act(struct lowering *b, const struct act_args *a, struct span fr
     const bool pack = a->out.pack != NULL;
     struct launch *l = lowering_add(b, pack ? K_ACT_PACK : K_ACT_ROWS, ARGS_ACT, pack ? columns : rows, why);
     lowering_grid_rows(l, pack ? GRID_Y : GRID_X, 1);
+    if (pack && a->slot)
+        l->rows.of = ROWS_PAIRS;
     l->a.act = *a;
     l->reads[0] = from;
     l->writes[0] = to;
@@ -227,7 +232,8 @@ struct lora_rows lower_act(struct lowering *b, struct act_args a, const struct p
     const struct span y = span_of(PLACE_Y), to = plain ? span_of(PLACE_FLOATS) : input_span(down->path);
     struct lora_rows lora = {.x = at->lora_x, .ldx = a.k, .from = span_of(PLACE_LORA_X)};
     if (groups) {
-        lora.row = a.slot_row = at->slot_row;
+        lora.row = at->slot_row;
+        a.slot = at->slot;
         lora.expert = at->group_expert;
     }
     if (plain) {

@@ -92,7 +92,7 @@ struct act_args {
     uint32_t pad;
     const float *gate_bias, *up_bias; /* or NULL */
     const float *xielu;               /* or NULL: p, n, b, eps of struct op_ffn, instead of act */
-    const int32_t *slot_row;          /* or NULL: rows where it is -1 are left */
+    const int32_t *slot;              /* or NULL: row i is slot[i] of both sides, if that is not negative */
     struct pack_out out;
 };
 
@@ -219,11 +219,12 @@ struct pack_args {
     uint32_t m, k;
     struct norm_args norm;
     struct pack_out out;
-    const int32_t *slot_row;  /* or NULL: row i is x's row slot_row[i] (-1: leave it) */
-    const float *slot_weight; /* or NULL: row i times slot_weight[i] */
+    const int32_t *x_row;     /* or NULL: row i is x's row x_row[i] */
+    const int32_t *slot;      /* or NULL: x's row i / used becomes row slot[i], if that is not negative */
+    const float *slot_weight; /* or NULL: row slot[i] times slot_weight[slot[i]] */
     struct pack_sum sum;
-    uint32_t late,
-        pad; /* late: the successor starts when the predecessor has ended, whose results it reads at once */
+    uint32_t used; /* experts of a row */
+    uint32_t late; /* the successor reads what the predecessor wrote, and starts when that has ended */
 };
 
 struct tail_args {

@@ -146,7 +146,7 @@ static bool norm_is_factor(const struct norm_args *norm)
 
 static bool packs_row(const struct launch *l, const struct step_class *c, struct row_input *in)
 {
-    if (!launch_writes(l, (struct span){.place = PLACE_PACK}) || l->m != 1 || l->rows.of == ROWS_SLOTS ||
+    if (!launch_writes(l, (struct span){.place = PLACE_PACK}) || l->m != 1 || l->rows.of == ROWS_PAIRS ||
         (l->rows.of == ROWS_RESULTS && c->rows != 1))
         return false;
     if (l->args == ARGS_PACK)
@@ -415,8 +415,8 @@ static bool sums_for(const struct launch *tail, const struct launch *rows)
     const struct pack_args *p = &rows->a.pack;
     const struct launch_rows *a = &tail->rows, *b = &rows->rows;
     return tail->args == ARGS_TAIL && rows->args == ARGS_PACK && t->post.kind == NORM_NONE &&
-           t->after.kind == NORM_NONE && p->x == t->out && p->ldx == t->ldo && p->k == t->n && !p->slot_row &&
-           a->of == ROWS_STEP && b->of == ROWS_STEP && a->first == b->first && a->most == b->most;
+           t->after.kind == NORM_NONE && p->x == t->out && p->ldx == t->ldo && p->k == t->n && !p->x_row &&
+           !p->slot && a->of == ROWS_STEP && b->of == ROWS_STEP && a->first == b->first && a->most == b->most;
 }
 
 static void sum_in(const struct launch *tail, struct launch *rows)
@@ -444,7 +444,7 @@ static bool combines_for(const struct launch *sum, const struct launch *rows)
     const struct launch_rows *a = &sum->rows, *b = &rows->rows;
     return sum->args == ARGS_COMBINE && rows->args == ARGS_PACK && rows->kernel >= K_NORM_PACK &&
            rows->kernel <= K_NORM_PACK + 1 && p->x == c->out && p->ldx == c->ldo && p->k == c->n &&
-           !p->slot_row && a->of == ROWS_STEP && b->of == ROWS_STEP && !a->first && !b->first &&
+           !p->x_row && !p->slot && a->of == ROWS_STEP && b->of == ROWS_STEP && !a->first && !b->first &&
            sum->m == rows->m && sum->m <= a->most && sum->m <= b->most;
 }
 
@@ -624,7 +624,7 @@ void pass_tiles_there(const struct lower *l, const struct step_class *c, struct 
     for (uint32_t i = 0; i + 1 < list->count; i++) {
         struct launch *rows = &list->all[i + 1];
         const uint8_t sorts = list->all[i].args;
-        if ((sorts != ARGS_GROUP && sorts != ARGS_SORT) || rows->args != ARGS_PACK || !rows->a.pack.slot_row)
+        if ((sorts != ARGS_GROUP && sorts != ARGS_SORT) || rows->args != ARGS_PACK || !rows->a.pack.slot)
             continue;
         rows->a.pack.late = 1;
         for (uint32_t j = i + 2; j < list->count && !launch_writes(&list->all[j], route); j++)

@@ -182,8 +182,9 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     __shared__ float room[3][32];
     if (!p.late)
         dep_launch();
-    const uint32_t row = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32,
-                   warps = blockDim.x / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    uint32_t from = FROM == ROWS_THERE && p.slot ? blockIdx.x / p.used : blockIdx.x;
+    int row = (int)blockIdx.x;
     const uint32_t columns = (p.k + 255) / 256;
     float v[NORM_COLUMNS][8], w[NORM_COLUMNS][8];
     /* weights are there before the predecessor is done */
@@ -200,9 +201,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     dep_wait();
     if (p.late)
         dep_launch();
-    const int from = p.slot_row ? p.slot_row[row] : (int)row;
-    if (from < 0)
-        return;
+    if (FROM == ROWS_THERE && p.slot)
+        row = p.slot[blockIdx.x];
+    else if (FROM == ROWS_THERE && p.x_row)
+        from = (uint32_t)p.x_row[blockIdx.x];
     const float *x = p.x + (uint64_t)from * p.ldx;
     const bool aligned = is_aligned(p.x, p.ldx);
     float sum = 0.0f, mean = 0.0f, scale = 1.0f;
@@ -220,6 +222,8 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
         for (int j = 0; j < 8; j++)
             sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
     }
+    if (FROM == ROWS_THERE && row < 0)
+        return;
     if (p.norm.kind == NORM_LAYER) {
         mean = block_sum(sum, room[0]) / (float)p.k;
         sum = 0.0f;
@@ -348,8 +352,9 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
 {
     dep_launch();
     dep_wait();
-    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
-    if (c >= columns || (p.slot_row && p.slot_row[row] < 0))
+    const uint32_t columns = (p.k + 255) / 256, c = blockIdx.x * 4 + threadIdx.x / 32;
+    const int row = p.slot ? p.slot[blockIdx.y] : (int)blockIdx.y;
+    if (c >= columns || row < 0)
         return;
     const uint32_t at = 256 * c + 8 * (threadIdx.x % 32);
     float v[8];
