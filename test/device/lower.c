@@ -713,7 +713,7 @@ static void test_tiles_there(void **state)
         uint32_t late = 0, ahead = 0;
         for (uint32_t j = 0; j < t.list.count; j++) {
             const struct launch *l = &t.list.all[j];
-            late += l->args == ARGS_PACK && l->a.pack.late;
+            late += l->args == ARGS_PACK && l->a.pack.late && l->a.pack.x_there && t.list.all[0].a.group.late;
             ahead += l->args == ARGS_GEMM && l->a.gemm.tile_there;
         }
         assert_int_equal(late, i ? 0 : 1);

@@ -443,12 +443,15 @@ extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constan
 {
     extern __shared__ __align__(8) uint16_t chosen[]; /* (pairs, rounded up to 128) */
     __shared__ struct group_room<EXPERTS_MOST, 256> g;
-    dep_launch();
+    if (!p.late)
+        dep_launch();
     const uint32_t pairs = p.m * p.used;
     for (uint32_t i = threadIdx.x; i < EXPERTS_MOST; i += 256)
         g.count[i] = 0;
     __syncthreads();
     dep_wait();
+    if (p.late)
+        dep_launch();
     for (uint32_t i = threadIdx.x; i < (pairs + 127) / 128 * 128; i += 256) {
         const uint32_t c = i < pairs ? (uint32_t)p.expert[i] : 0xffffu;
         chosen[i] = (uint16_t)c;
@@ -486,7 +489,8 @@ template <int EACH> static __device__ __forceinline__ void sort_body(const struc
 {
     __shared__ struct group_room<32 * EACH, SORT_THREADS> g;
     __shared__ __align__(8) uint16_t chosen[SORT_ROWS * MOE_USED_MOST];
-    dep_launch();
+    if (!p.group.late)
+        dep_launch();
     const uint32_t pairs = p.group.m * p.group.used, lane = threadIdx.x % 32,
                    row = blockIdx.x + SORT_BLOCKS * (threadIdx.x / 32);
     for (uint32_t i = threadIdx.x; i < 32 * EACH; i += SORT_THREADS)
@@ -496,6 +500,8 @@ template <int EACH> static __device__ __forceinline__ void sort_body(const struc
     sort_arrive();
     args_ahead(p);
     dep_wait();
+    if (p.group.late)
+        dep_launch();
     if (row < p.group.m) {
         const bool direct = choice_direct(p.route);
         struct warp_choice<EACH> c(p.route, p.route.logits + row * p.route.ld);

@@ -225,6 +225,8 @@ struct pack_args {
     struct pack_sum sum;
     uint32_t used; /* experts of a row */
     uint32_t late; /* the successor reads what the predecessor wrote, and starts when that has ended */
+    uint32_t x_there,
+        pad; /* x_there: with `slot`; x is written before the kernel starts: it is read without waiting */
 };
 
 struct tail_args {
@@ -486,6 +488,7 @@ struct group_args {
     uint32_t rows, most_tiles; /* rows of a tile, a multiple of eight; tiles there may be */
     uint32_t first, end;       /* experts whose pairs have slots */
     uint32_t identities;       /* choices from this number on are identities */
+    uint32_t late, pad;        /* late: as in struct pack_args */
     int32_t *slot;             /* (m, used): where the pair lies, or SLOT_* */
     int32_t *slot_row;         /* (most_tiles * rows): its row, -1 = padding */
     const float *weight;       /* (m, used), or NULL: */

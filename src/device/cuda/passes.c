@@ -613,20 +613,22 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
     }
 }
 
-/* The kernel behind the sorting, which packs the rows of slots, lets its successor start only when each of its blocks has
- * waited for the sorting, whose results are in memory then. No later launch starts before that successor has, whose blocks
- * let theirs start, so all of them find the list of tiles; it changes again only in a launch that waits for all of these. */
+/* What kernels may read before they wait. The sorting lets its successor, which packs the rows of slots, start only when
+ * each of its blocks has waited for its predecessor: those rows are in memory then. That one does the same: when its own
+ * successor starts, the sorting has ended. No later launch starts before that successor has, whose blocks let theirs
+ * start, so all of them find the list of tiles. Rows and list change again only in launches that wait for all of these. */
 void pass_tiles_there(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
     const struct span route = {.place = PLACE_ROUTE};
     (void)l;
     (void)c;
     for (uint32_t i = 0; i + 1 < list->count; i++) {
-        struct launch *rows = &list->all[i + 1];
-        const uint8_t sorts = list->all[i].args;
-        if ((sorts != ARGS_GROUP && sorts != ARGS_SORT) || rows->args != ARGS_PACK || !rows->a.pack.slot)
+        struct launch *sort = &list->all[i], *rows = sort + 1;
+        struct pack_args *p = &rows->a.pack;
+        if ((sort->args != ARGS_GROUP && sort->args != ARGS_SORT) || rows->args != ARGS_PACK || !p->slot)
             continue;
-        rows->a.pack.late = 1;
+        struct group_args *g = sort->args == ARGS_SORT ? &sort->a.sort.group : &sort->a.group;
+        g->late = p->late = p->x_there = 1;
         for (uint32_t j = i + 2; j < list->count && !launch_writes(&list->all[j], route); j++)
             if (list->all[j].args == ARGS_GEMM && list->all[j].a.gemm.tile)
                 list->all[j].a.gemm.tile_there = 1;

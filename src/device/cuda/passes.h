@@ -29,7 +29,8 @@ void pass_direct_results(const struct lower *l, const struct step_class *c, stru
 void pass_cut_rows(const struct lower *l, const struct step_class *c, struct launch_list *list);
 /* The row of the variant table for each product. */
 void pass_choose_kernels(const struct lower *l, const struct step_class *c, struct launch_list *list);
-/* Products of experts have weights on their way before the kernel in front of them ends. */
+/* Products of experts have weights on their way before the kernel in front of them ends, and rows that go to them are normed
+ * before they are sorted. */
 void pass_tiles_there(const struct lower *l, const struct step_class *c, struct launch_list *list);
 
 /* The sum behind a product of cuBLASLt, or of experts, is made where it is normed for the next one. Over a whole plan: the

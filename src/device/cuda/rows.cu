@@ -173,6 +173,26 @@ static __device__ __forceinline__ void combine_columns(uint32_t k, const struct 
 /* A row is there, or it is made: behind a product, or of what experts give. */
 enum rows_from { ROWS_THERE, ROWS_SUMMED, ROWS_COMBINED };
 
+/* load8 past L1, which may have an older x where the kernel does not wait before. */
+static __device__ __forceinline__ void load8_past(const float *x, uint32_t left, bool aligned, float v[8])
+{
+    if (aligned && left >= 8) {
+        const float4 a = __ldcg((const float4 *)x), b = __ldcg((const float4 *)(x + 4));
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++)
+            v[i] = i < left ? __ldcg(x + i) : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ void pack_wait(const struct pack_args &p)
+{
+    dep_wait();
+    if (p.late)
+        dep_launch();
+}
+
 /* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
  * 8 values of each. */
 template <int NORM_COLUMNS, enum rows_from FROM>
@@ -198,12 +218,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
             for (int j = 0; j < 8; j++)
                 w[i][j] = 1.0f;
     }
-    dep_wait();
-    if (p.late)
-        dep_launch();
-    if (FROM == ROWS_THERE && p.slot)
-        row = p.slot[blockIdx.x];
-    else if (FROM == ROWS_THERE && p.x_row)
+    const bool ahead = FROM == ROWS_THERE && p.x_there;
+    if (!ahead)
+        pack_wait(p);
+    if (FROM == ROWS_THERE && p.x_row)
         from = (uint32_t)p.x_row[blockIdx.x];
     const float *x = p.x + (uint64_t)from * p.ldx;
     const bool aligned = is_aligned(p.x, p.ldx);
@@ -217,13 +235,11 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
         if (FROM == ROWS_SUMMED)
             sum8(p, row, at, left, aligned, v[i]);
         else if (FROM == ROWS_THERE)
-            load8(x + at, left, aligned, v[i]);
+            load8_past(x + at, left, aligned, v[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
     }
-    if (FROM == ROWS_THERE && row < 0)
-        return;
     if (p.norm.kind == NORM_LAYER) {
         mean = block_sum(sum, room[0]) / (float)p.k;
         sum = 0.0f;
@@ -236,6 +252,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     }
     if (p.norm.kind != NORM_NONE)
         scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
+    if (ahead)
+        pack_wait(p);
+    if (FROM == ROWS_THERE && p.slot && (row = p.slot[blockIdx.x]) < 0)
+        return;
     const float times = p.slot_weight ? p.slot_weight[row] : 1.0f;
     float max = 0.0f;
 #pragma unroll
