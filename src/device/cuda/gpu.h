@@ -52,10 +52,11 @@ enum gpu_kernel {
     K_QUANTISE,
     K_GEMV_DP4A,
     K_PROBE,
-    K_NORM_PACK,                     /* + 0..2: rows of up to 4096, 8192, 32768 */
-    K_NORM_SUM = K_NORM_PACK + 3,    /* the same, of rows that are summed there */
-    K_NORM_COMBINE = K_NORM_SUM + 3, /* + 0, 1: the same, of sums of experts */
-    K_ACT_PACK = K_NORM_COMBINE + 2,
+    K_NORM_PACK,                       /* + 0..2: rows of up to 4096, 8192, 32768 */
+    K_NORM_SUM = K_NORM_PACK + 3,      /* the same, of rows that are summed there */
+    K_NORM_COMBINE = K_NORM_SUM + 3,   /* + 0, 1: the same, of sums of experts */
+    K_NORM_SLOTS = K_NORM_COMBINE + 2, /* + 0..2: the same as K_NORM_PACK, for slots of experts' rows */
+    K_ACT_PACK = K_NORM_SLOTS + 3,
     K_ACT_ROWS,
     K_TAIL,
     K_EMBED,

@@ -120,7 +120,7 @@ void lower_rows(struct lowering *b, const struct pack_args *a, struct span from,
 {
     const uint32_t size = a->k <= 4096 ? 0 : a->k <= 8192 ? 1 : 2, columns = (a->k + 255) / 256;
     const unsigned warps = columns < 16 ? columns : 16;
-    struct launch *l = lowering_add(b, K_NORM_PACK + size, ARGS_PACK,
+    struct launch *l = lowering_add(b, (a->slot ? K_NORM_SLOTS : K_NORM_PACK) + size, ARGS_PACK,
                                     gpu_grid(0, 1, 1, size == 2 ? 1024 : 32 * warps, 0), why);
     lowering_grid_rows(l, GRID_X, 1);
     if (a->slot)

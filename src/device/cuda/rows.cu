@@ -170,8 +170,8 @@ static __device__ __forceinline__ void combine_columns(uint32_t k, const struct 
     }
 }
 
-/* A row is there, or it is made: behind a product, or of what experts give. */
-enum rows_from { ROWS_THERE, ROWS_SUMMED, ROWS_COMBINED };
+/* A row is there; or there, and goes to slots; or it is made: behind a product, or of what experts give. */
+enum rows_from { ROWS_THERE, ROWS_FOR_SLOTS, ROWS_SUMMED, ROWS_COMBINED };
 
 /* load8 past L1, which may have an older x where the kernel does not wait before. */
 static __device__ __forceinline__ void load8_past(const float *x, uint32_t left, bool aligned, float v[8])
@@ -186,7 +186,7 @@ static __device__ __forceinline__ void load8_past(const float *x, uint32_t left,
     }
 }
 
-static __device__ __forceinline__ void pack_wait(const struct pack_args &p)
+static __device__ __forceinline__ void slots_wait(const struct pack_args &p)
 {
     dep_wait();
     if (p.late)
@@ -200,11 +200,11 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
                                                       const struct combine_args *experts)
 {
     __shared__ float room[3][32];
-    if (!p.late)
+    constexpr bool SLOTS = FROM == ROWS_FOR_SLOTS;
+    if (!SLOTS || !p.late)
         dep_launch();
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    uint32_t from = FROM == ROWS_THERE && p.slot ? blockIdx.x / p.used : blockIdx.x;
-    int row = (int)blockIdx.x;
+    uint32_t row = blockIdx.x, from = SLOTS ? row / p.used : row;
     const uint32_t columns = (p.k + 255) / 256;
     float v[NORM_COLUMNS][8], w[NORM_COLUMNS][8];
     /* weights are there before the predecessor is done */
@@ -218,11 +218,12 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
             for (int j = 0; j < 8; j++)
                 w[i][j] = 1.0f;
     }
-    const bool ahead = FROM == ROWS_THERE && p.x_there;
-    if (!ahead)
-        pack_wait(p);
+    if (!SLOTS)
+        dep_wait();
+    else if (!p.x_there)
+        slots_wait(p);
     if (FROM == ROWS_THERE && p.x_row)
-        from = (uint32_t)p.x_row[blockIdx.x];
+        from = (uint32_t)p.x_row[row];
     const float *x = p.x + (uint64_t)from * p.ldx;
     const bool aligned = is_aligned(p.x, p.ldx);
     float sum = 0.0f, mean = 0.0f, scale = 1.0f;
@@ -234,8 +235,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
         const uint32_t left = at < p.k ? p.k - at : 0;
         if (FROM == ROWS_SUMMED)
             sum8(p, row, at, left, aligned, v[i]);
-        else if (FROM == ROWS_THERE)
+        else if (SLOTS)
             load8_past(x + at, left, aligned, v[i]);
+        else if (FROM == ROWS_THERE)
+            load8(x + at, left, aligned, v[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
@@ -252,11 +255,14 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     }
     if (p.norm.kind != NORM_NONE)
         scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
-    if (ahead)
-        pack_wait(p);
-    if (FROM == ROWS_THERE && p.slot && (row = p.slot[blockIdx.x]) < 0)
-        return;
-    const float times = p.slot_weight ? p.slot_weight[row] : 1.0f;
+    if (SLOTS) {
+        if (p.x_there)
+            slots_wait(p);
+        if (p.slot[row] < 0)
+            return;
+        row = (uint32_t)p.slot[row];
+    }
+    const float times = SLOTS && p.slot_weight ? p.slot_weight[row] : 1.0f;
     float max = 0.0f;
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++)
@@ -305,6 +311,22 @@ extern "C" __global__ void __launch_bounds__(512) norm_pack_2(const __grid_const
 extern "C" __global__ void __launch_bounds__(1024) norm_pack_4(const __grid_constant__ struct pack_args p)
 {
     norm_pack_body<4, ROWS_THERE>(p, nullptr);
+}
+
+/* The same for the slots of experts' rows. */
+extern "C" __global__ void __launch_bounds__(512) norm_slots_1(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<1, ROWS_FOR_SLOTS>(p, nullptr);
+}
+
+extern "C" __global__ void __launch_bounds__(512) norm_slots_2(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<2, ROWS_FOR_SLOTS>(p, nullptr);
+}
+
+extern "C" __global__ void __launch_bounds__(1024) norm_slots_4(const __grid_constant__ struct pack_args p)
+{
+    norm_pack_body<4, ROWS_FOR_SLOTS>(p, nullptr);
 }
 
 /* The same for rows that are made here, of results of a product or of experts. */
