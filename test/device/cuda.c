@@ -123,11 +123,15 @@ static void test_launch_table(void **state)
                 assert_true(how.grid.threads <= 32 * GEMM_DEEP && each * how.split * 32 == how.grid.threads);
                 assert_true(how.grid.x * each >= strips && (!paired || each % 2 == 0));
             }
-    /* more strips than a block has warps: blocks in turn, all with equally many */
-    const struct gpu_gemm turns = gpu_gemm_choose(&g, FMT_Q4_K_TILE, 1, 3584, 8192, true);
-    assert_int_equal(turns.split, 1);
-    assert_int_equal(turns.grid.threads, 14 * 32);
-    assert_int_equal(turns.grid.x, 256);
+    /* more strips than a block has warps: blocks in turn, all with equally many; of up to 16 rows where both are long */
+    for (uint32_t m = 1; m <= 16; m += 5) {
+        const struct gpu_gemm turns = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 3584, 8192, true),
+                              few = gpu_gemm_choose(&g, FMT_Q4_K_TILE, m, 256, 14336, false);
+        assert_int_equal(turns.split, 1);
+        assert_int_equal(turns.grid.threads, 14 * 32);
+        assert_int_equal(turns.grid.x, 256);
+        assert_int_equal(few.grid.threads, m == 1 ? GEMM_DEEP * 32 : GEMM_WARPS * 32);
+    }
     /* up to 64 rows: the same, and what is staged fits */
     g.shared_block = 227 << 10;
     for (uint32_t m = 2; m <= 64; m += 5)

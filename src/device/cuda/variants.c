@@ -53,6 +53,7 @@ static bool gemm_staged(const struct gpu_profile *g, uint32_t groups, uint32_t s
 }
 
 enum { ROUNDS_MOST = 4 }; /* blocks that an SM has one after the other */
+enum { LONG_COLUMNS = 32 };
 
 struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint32_t m, uint32_t strips,
                                 uint32_t k, bool paired)
@@ -78,12 +79,13 @@ struct gpu_gemm gpu_gemm_choose(const struct gpu_profile *g, uint32_t fmt, uint3
     r.kernel = K_GEMM + 4 * fmt + index;
     if (m <= 16 && r.split == GEMM_WARPS && strips <= sms && columns >= GEMM_DEEP)
         r.split = warps = GEMM_DEEP; /* an SM for each strip */
-    /* one row of long strips: a block an SM, or a few in turn, all with equally many strips, in pairs where there are gate
-     * and up */
+    /* one row of long strips, and some rows of many that are longer yet: a block an SM, or a few in turn, all with equally
+     * many strips, in pairs where there are gate and up */
+    const bool even_blocks =
+        m == 1 ? columns >= GEMM_DEEP : m <= 16 && columns >= LONG_COLUMNS && strips > 2 * sms;
     const uint32_t step = paired ? 2 : 1, even = gpu_blocks(gpu_blocks(strips, sms), step) * step,
                    rounds = gpu_blocks(even * r.split, GEMM_DEEP);
-    if (m == 1 && layout_is_tile(fmt) && columns >= GEMM_DEEP &&
-        (rounds == 1 || (r.split == 1 && rounds <= ROUNDS_MOST)))
+    if (even_blocks && layout_is_tile(fmt) && (rounds == 1 || (r.split == 1 && rounds <= ROUNDS_MOST)))
         warps = gpu_blocks(gpu_blocks(even, rounds), step) * step * r.split;
     else if (paired && r.split == warps) /* both strips of a pair lie in one block */
         r.split /= 2;
