@@ -817,6 +817,14 @@ struct many_bars {
             bar_init(full + threadIdx.x, 1);
         bar_made();
     }
+    /* Behind a piece, when all warps have left all of x: a stage's last chunk, whose place nothing takes in this piece, is
+     * waited for, too, so that no phase is passed over. chunks: so far. */
+    __device__ __forceinline__ void passed(uint32_t chunks, uint32_t bits)
+    {
+        const uint32_t stage = threadIdx.x, behind = (chunks - 1 - stage) & ((1u << bits) - 1);
+        if (stage < 1u << bits && stage < chunks)
+            bar_wait(shared_address(x_empty + stage), (chunks - 1 - behind) >> bits & 1);
+    }
 };
 
 /* What a block has to do: columns of the work up to `end`, of which `piece` is the first part. EVEN: whether there are equal
@@ -890,6 +898,8 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
         many_sum<ROWS>(p, acc, at, room, x);
         const bool more = s.next(columns);
         __syncthreads(); /* all have used the rings */
+        if (more)
+            bars.passed(chunks, p.stages);
         if (takes)
             many_take<ROWS>(p, acc, stream_k_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
         if (!hands)
