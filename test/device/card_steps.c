@@ -221,6 +221,58 @@ static void test_graphs_of_spans(void **state)
     end(f);
 }
 
+/* Parts of a plan, each timed: the data of a step, which come first, count for its first operation. */
+static void test_times_of_parts(void **state)
+{
+    (void)state;
+    struct fixture *f = begin();
+    struct err e = {0};
+    const uint32_t rows[] = {4};
+    double seconds[4] = {0};
+    add_logits(f, add_dense(f));
+    assert_int_equal(f->plan.count, 3);
+    if (open_device(f, "cuda", &(struct device_options){0}, 2, &e))
+        fail_msg("%s", e.text);
+    for (uint32_t from = 0; from < 3; from += 2) {
+        f->device->seconds = seconds + from;
+        f->step.from = from;
+        f->step.to = from ? 3 : 2;
+        launches_of(f, rows, 1);
+        for (uint32_t i = 0; i < 4; i++)
+            assert_int_equal(seconds[i] > 0, i < f->step.to);
+    }
+    end(f);
+}
+
+/* Rows go from one device of a card to another by a kernel, whether or not kernels can read memory of the host. */
+static void test_rows_within_a_card(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct fixture *f = begin();
+        struct err e = {0};
+        const struct operand x = add_dense(f);
+        static const float host[4 * WIDTH];
+        add_logits(f, x);
+        f->plan.part = true;
+        fake->cannot_read = i;
+        if (open_device(f, "cuda", &(struct device_options){0}, 2, &e))
+            fail_msg("%s", e.text);
+        struct device *other = f->device;
+        if (open_device(f, "cuda", &(struct device_options){0}, 2, &e))
+            fail_msg("%s", e.text);
+        const int launches = fake->launches, sends = fake->sends;
+        assert_int_equal(other->ops->write_rows(other, x.buffer, 4, host, &e), 0);
+        assert_int_equal(fake->launches - launches, i ? 0 : 1);
+        assert_int_equal(fake->sends - sends, i ? 1 : 0);
+        assert_int_equal(f->device->ops->take_rows(f->device, x.buffer, 4, other, &e), 0);
+        assert_int_equal(fake->launches - launches, i ? 1 : 2);
+        assert_int_equal(fake->sends - sends, i ? 1 : 0);
+        other->ops->close(other);
+        end(f);
+    }
+}
+
 /* Clients say how many tokens have a penalty. Without pages there is no other room in the step's block. */
 static void test_penalties_fit(void **state)
 {
@@ -349,6 +401,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_graphs_of_recurrences),
         cmocka_unit_test(test_graphs_of_spans),
+        cmocka_unit_test(test_times_of_parts),
+        cmocka_unit_test(test_rows_within_a_card),
         cmocka_unit_test(test_penalties_fit),
         cmocka_unit_test(test_rows_of_tables),
         cmocka_unit_test(test_wide_rows),

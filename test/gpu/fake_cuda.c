@@ -58,12 +58,13 @@ int cuDeviceGetAttribute(int *v, int what, int d);
 int cuDeviceGetAttribute(int *v, int what, int d)
 {
     (void)d;
-    *v = what == 102 && S.cannot_map ? 0
-         : what == 75                ? S.major
-         : what == 76                ? S.minor
-         : what == 16                ? 4
-         : what == 97                ? 200 << 10
-                                     : 1000000;
+    *v = what == 102 && S.cannot_map  ? 0
+         : what == 91 && S.cannot_read ? 0
+         : what == 75                 ? S.major
+         : what == 76                 ? S.minor
+         : what == 16                 ? 4
+         : what == 97                 ? 200 << 10
+                                      : 1000000;
     return OK;
 }
 
@@ -352,6 +353,7 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s);
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, void *s)
 {
     (void)s;
+    S.sends++;
     memcpy((void *)(uintptr_t)to, from, n);
     return OK;
 }

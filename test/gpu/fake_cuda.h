@@ -16,6 +16,8 @@ struct fake_cuda {
     _Atomic unsigned records;                    /* of events */
     int maps;                                    /* of memory behind reserved addresses, so far */
     int cannot_map;                              /* there are no such addresses */
+    int cannot_read;                             /* kernels cannot read memory of the host */
+    _Atomic int sends;                           /* copies from the host to the card */
     /* NULL, or what a launch does: its grid, and its arguments; by many threads */
     void (*launched)(const unsigned grid[3], const void *args);
 };

@@ -379,6 +379,15 @@ static struct step_graph *graph_for(struct cuda_device *d, const struct plan *p,
     return graph->exec ? graph : NULL;
 }
 
+/* The card has done all that it was given: it reads neither the step's block nor rows of the host any more. */
+static int finish(struct cuda_device *d, struct err *e)
+{
+    if (gpu_sync(d->g, e))
+        return -1;
+    d->ran = d->sending = false;
+    return 0;
+}
+
 static int cuda_run(struct device *base, const struct plan *p, const struct step *s, struct err *e)
 {
     struct cuda_device *d = self(base);
@@ -387,9 +396,8 @@ static int cuda_run(struct device *base, const struct plan *p, const struct step
     if (gpu_enter(g, e) || step_check(d, p, s, e) || device_check_lora(p, s, e) ||
         device_check_states(p, s, d->states, e))
         return -1;
-    if (d->ran && gpu_sync(g, e)) /* the last step may still read the block that is written now */
+    if (d->ran && finish(d, e)) /* the last step may still read the block that is written now */
         return -1;
-    d->ran = false;
     if (step_write(d, p, s, &class, e))
         return -1;
     if (!d->base.seconds)
@@ -434,9 +442,8 @@ int exec_product(struct cuda_device *d, const struct mat *w, const float *x, uin
 static const float *cuda_results(struct device *base, struct err *e)
 {
     struct cuda_device *d = self(base);
-    if (gpu_enter(d->g, e) || gpu_sync(d->g, e))
+    if (gpu_enter(d->g, e) || finish(d, e))
         return NULL;
-    d->ran = false;
     return d->at.results;
 }
 
@@ -497,14 +504,13 @@ static int cuda_read_rows(struct device *base, uint32_t buffer, uint32_t rows, f
     if (is_pinned(d, host, bytes))
         return gpu_check(d->g, d->g->cu->to_host(host, (cu_ptr)d->at.buffer[buffer], bytes, d->g->stream),
                          "fetching rows", e) ||
-                       gpu_sync(d->g, e)
+                       finish(d, e)
                    ? -1
                    : 0;
     if (gpu_check(d->g, d->g->cu->to_host(d->mirror, (cu_ptr)d->at.buffer[buffer], bytes, d->g->stream),
                   "fetching rows", e) ||
-        gpu_sync(d->g, e))
+        finish(d, e))
         return -1;
-    d->ran = d->sending = false;
     memcpy(host, d->mirror, bytes);
     return 0;
 }
@@ -513,12 +519,12 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
                            struct err *e)
 {
     struct cuda_device *d = self(base);
-    if (check_rows(d, buffer, rows, e) || (d->sending && gpu_sync(d->g, e)))
+    if (check_rows(d, buffer, rows, e) || (d->sending && finish(d, e)))
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
     if (is_pinned(d, host, bytes)) /* and waits: the other device may write to it next */
         return gpu_fetch(d->g, (cu_ptr)d->at.buffer[buffer], host, bytes, "sending rows", e) ||
-                       gpu_sync(d->g, e)
+                       finish(d, e)
                    ? -1
                    : 0;
     memcpy(d->mirror, host, bytes);
@@ -547,8 +553,8 @@ static int cuda_take_rows(struct device *base, uint32_t buffer, uint32_t rows, s
     if (d->g->card != other->g->card)
         return err_set(e, ERR_USAGE, "rows pass between devices of one card only");
     return follow(other, d, e) ||
-                   gpu_fetch(other->g, (cu_ptr)d->at.buffer[buffer], other->at.buffer[buffer], bytes,
-                             "passing rows", e) ||
+                   gpu_copy(other->g, (cu_ptr)d->at.buffer[buffer], other->at.buffer[buffer], bytes,
+                            "passing rows", e) ||
                    follow(d, other, e)
                ? -1
                : 0;

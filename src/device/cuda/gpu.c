@@ -523,6 +523,8 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
         return -1;
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return 0;
+    const bool early = !g->plain_launch && !g->whole_next,
+               percent = !g->plain_launch && g->shared_percent && g->profile.driver >= CU_DRIVER_PERCENT;
     struct cu_launch_attribute how[2] = {
         {.id = CU_LAUNCH_PROGRAMMATIC, .value = {.flag = 1}},
         {.id = CU_LAUNCH_SHARED_PERCENT, .value = {.flag = g->shared_percent}}};
@@ -530,14 +532,10 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
                           .block = {grid.threads, 1, 1},
                           .shared = grid.shared,
                           .stream = g->stream,
-                          .attributes = how,
-                          .attribute_count = g->plain_launch || g->whole_next ? 0
-                                             : g->shared_percent && g->profile.driver >= CU_DRIVER_PERCENT
-                                                 ? 2
-                                                 : 1};
+                          .attributes = early ? how : how + 1,
+                          .attribute_count = early + percent};
     void *params[1];
     memcpy(params, &args, sizeof args);
-    g->launches++;
     g->whole_next = false;
     if (g->timing)
         timing_before(g, kernel);
@@ -551,17 +549,21 @@ int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void 
                       grid.z, grid.threads, grid.shared);
 }
 
-/* What follows may read these bytes before it waits for the kernel before it, so it begins behind this one. */
-int gpu_fetch(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e)
+/* The next kernel may read these bytes before its own wait, so it is launched without programmatic dependent launch. */
+int gpu_copy(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e)
 {
     const struct fetch_args a = {.from = from, .to = (uint32_t *)to, .words = bytes / 4};
-    if (!g->fetches)
-        return gpu_check(g, g->cu->to_device(to, from, bytes, g->stream), doing, e);
     g->whole_next = true;
     if (gpu_launch(g, K_FETCH, gpu_grid(gpu_blocks(bytes, 16 * 256), 1, 1, 256, 0), &a, e))
-        return -1;
+        return err_prefix(e, "%s", doing);
     g->whole_next = true;
     return 0;
+}
+
+int gpu_fetch(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e)
+{
+    return g->fetches ? gpu_copy(g, to, from, bytes, doing, e)
+                      : gpu_check(g, g->cu->to_device(to, from, bytes, g->stream), doing, e);
 }
 
 int gpu_sync(struct gpu *g, struct err *e)

@@ -127,7 +127,6 @@ struct gpu {
     uint64_t taken;          /* bytes of device memory that are ours, without what is only held to spare */
     struct gpu_spare *spare; /* ours; NULL: there is none */
     uint64_t limit;          /* at most; 0 = what is free */
-    uint64_t launches;       /* so far */
     int shared_percent; /* of an SM's memory that launches want as shared memory; 0: as each kernel has it */
     struct gpu_timing *timing; /* while a profile is taken; else NULL */
     cu_ptr split_k;            /* of split-K: counters of blocks, then room for partial sums */
@@ -185,9 +184,10 @@ static inline struct gpu_grid gpu_grid(unsigned x, unsigned y, unsigned z, unsig
 }
 
 int gpu_launch(struct gpu *g, uint32_t kernel, struct gpu_grid grid, const void *args, struct err *e);
-/* Copies bytes (a multiple of four) from pinned memory of the host, or from the same card, in the order of the stream: by a
- * kernel, as a copy engine works in the order in which it was asked, so that few bytes would wait for all weights that are
- * on their way in another stream. */
+/* Copies bytes (a multiple of four) in the order of the stream, within the card, and to the card from pinned memory of the
+ * host. By a kernel: a copy engine works in the order in which it was asked, so a few bytes would wait for all weights that
+ * are on their way in another stream. */
+int gpu_copy(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e);
 int gpu_fetch(struct gpu *g, cu_ptr to, const void *from, uint64_t bytes, const char *doing, struct err *e);
 int gpu_sync(struct gpu *g, struct err *e);
 

@@ -31,6 +31,7 @@ void timing_close(struct gpu *g)
 void timing_start(struct gpu *g)
 {
     g->timing->used = 0;
+    g->timing->now = 0; /* what comes before the first operation counts for it */
     g->timing->failed = false;
 }
 
