@@ -4,6 +4,8 @@
 
 /* Of a step about which nothing is known, this part of the experts stays: enough to measure, and little for a slow CPU. */
 enum { FIRST_PART = 32 };
+/* So many divided steps are enough to know what dividing costs. */
+enum { DIVIDED_MOST = 16 };
 /* At least this part is sent, so that the link's speed is always known. */
 enum { SENT_PART = 16 };
 
@@ -66,15 +68,21 @@ void border_learn(struct border *b, const struct border_step *s)
     struct border_class *c = &b->class[class_of(s->rows)];
     const struct border_class *like = nearest(b, s->rows);
     const uint32_t stayed = b->experts - s->at;
-    const double other = s->seconds - s->cpu - s->waited;
+    const double rest = s->seconds - s->cpu - s->waited, other = rest > 0 ? rest : 0;
     if (!c->known && like) /* what this step does not show */
         c->cpu = like->cpu, c->link = like->link;
-    if (stayed)
+    if (stayed) {
         follow(&c->cpu, s->cpu / stayed / border_work(b, s->rows), c->known);
-    else
+        follow(&c->other, other, c->known);
+        c->divided += c->divided < DIVIDED_MOST;
+    } else {
         c->cpu *= 31.0 / 32; /* after some steps it is tried again */
+        if (!c->known || other > c->other)
+            c->other = other;
+        else /* it passes no rows to the rest; how much that is, divided steps know the better the more there were */
+            c->other -= (c->other - other) / (c->divided ? c->divided : 1);
+    }
     if (s->at)
         follow(&c->link, s->link / s->at, c->known);
-    follow(&c->other, other > 0 ? other : 0, c->known);
     c->known = true;
 }

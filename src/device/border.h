@@ -4,7 +4,9 @@
  *
  * A step that sends s of E experts of each operation takes the larger of
  *     link * s                    the link is never idle
- *     cpu * (E - s) + other       operations go one after the other: what else they do is in `other` */
+ *     cpu * (E - s) + other       operations go one after the other: what else they do is in `other`
+ *
+ * Where s < E, rows also pass to the rest and back, which is in `other`. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +21,9 @@ struct border {
     struct border_class {
         bool known;
         double link,
-            other;  /* seconds, in all operations: of an expert on the link; of what is not in the others */
-        double cpu; /* of an expert on the rest, for each unit of border_work */
+            other;  /* seconds, in all operations: of an expert on the link; of what is not in the others, where s < E */
+        double cpu;       /* of an expert on the rest, for each unit of border_work */
+        uint32_t divided; /* so many steps had experts on the rest; they are counted up to a limit */
     } class[BORDER_CLASSES];
 };
 

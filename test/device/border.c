@@ -8,15 +8,16 @@
 
 enum { EXPERTS = 128, USED = 8 };
 
-/* Seconds: of an expert on the link; of one on the CPU for a row, and for its weights; of the other things. */
+/* Seconds: of an expert on the link; of one on the CPU for a row, and for its weights; of the other things; of passing rows to
+ * and from the CPU where it computes any. */
 struct machine {
-    double link, row, weights, other;
+    double link, row, weights, other, pass;
 };
 
 static struct border_step run(const struct machine *m, uint32_t rows, uint32_t at)
 {
     const double cpu = (EXPERTS - at) * (m->weights + m->row * rows * USED / EXPERTS), link = m->link * at;
-    const double busy = cpu + m->other, seconds = fmax(link, busy);
+    const double busy = cpu + m->other + (at < EXPERTS ? m->pass : 0), seconds = fmax(link, busy);
     return (struct border_step){
         .rows = rows, .at = at, .seconds = seconds, .link = link, .cpu = cpu, .waited = seconds - busy};
 }
@@ -95,6 +96,27 @@ static void slow_first_step(void **state)
     assert_true(s.seconds < 1.03 * best(&server, 512));
 }
 
+/* Dividing costs something by itself: what steps that divide nothing show of the rest is not believed of those that do. */
+static void passing_costs(void **state)
+{
+    (void)state;
+    enum { STEPS = 200 };
+    for (double link = 0.5e-3; link < 3e-3; link *= 1.02)
+        for (double pass = 0.01; pass < 0.05; pass *= 2) {
+            const struct machine m = {link, 0, 4e-3, 0.15, pass};
+            struct border b = {.experts = EXPERTS, .used = USED};
+            double sum = 0;
+            for (int i = 0; i < STEPS; i++) {
+                const struct border_step s = run(&m, 512, border_choose(&b, 512));
+                border_learn(&b, &s);
+                sum += s.seconds;
+            }
+            if (sum > 1.03 * STEPS * best(&m, 512))
+                fail_msg("%g s of an expert on the link, %g s of passing: %g of the best", link, pass,
+                         sum / STEPS / best(&m, 512));
+        }
+}
+
 static void none_and_fixed(void **state)
 {
     (void)state;
@@ -118,6 +140,7 @@ int main(void)
         cmocka_unit_test(comes_to_the_best),
         cmocka_unit_test(lengths_differ),
         cmocka_unit_test(slow_first_step),
+        cmocka_unit_test(passing_costs),
         cmocka_unit_test(none_and_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
