@@ -190,7 +190,6 @@ struct cpu_product {
     struct linear linear;
     uint32_t matrix; /* which of the weight's matrices (and biases) */
     bool floats;     /* never in integers (routers) */
-    bool fixed;      /* a part of more rows, with the bits that it has among them */
     uint32_t n0, n1;
     float *y;
     size_t y_stride;

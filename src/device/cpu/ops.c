@@ -374,7 +374,7 @@ void lane_product(const struct lane *l, const struct rows *x, const struct cpu_p
                          .y = p->y,
                          .y_stride = p->y_stride,
                          .scratch = l->local->kernel,
-                         .fixed = l->d->fixed || p->fixed};
+                         .fixed = l->d->fixed};
     const struct device *d = &l->d->device;
     if (d->watch && p->n0 == 0 && x->x)
         d->watch(d->watch_arg, p->linear.weight, p->matrix, x->x, x->x_stride, x->m);

@@ -167,7 +167,7 @@ static void moe_sort(const struct lane *l, const struct op_moe *o)
 /* Scores of rows [from, to) for experts [n0, n1), and for the shared expert. */
 struct moe_scores {
     uint32_t from, to, n0, n1;
-    bool shared, fixed; /* fixed: cpu_product.fixed */
+    bool shared;
 };
 
 static void moe_score(const struct lane *l, const struct op_moe *o, const struct rows *x,
@@ -178,7 +178,6 @@ static void moe_score(const struct lane *l, const struct op_moe *o, const struct
     float *score = l->d->moe.score + (size_t)s->from * (all + 1);
     struct cpu_product p = {.linear = o->router,
                             .floats = true,
-                            .fixed = s->fixed,
                             .n0 = s->n0,
                             .n1 = s->n1,
                             .y = score + s->n0,
@@ -192,13 +191,14 @@ static void moe_score(const struct lane *l, const struct op_moe *o, const struct
     lane_product(l, &part, &p);
 }
 
-/* Many rows are shared by rows: by experts every worker would pack all of them. */
+/* With many rows, workers share rows: if they shared experts, each would pack all rows. Each has eight rows at least, so a
+ * row's scores have the same bits as in the product of all rows. */
 static void moe_route(struct lane *l, const struct op_moe *o, const struct rows *x)
 {
     enum { CHOICE_FEW = 8, ROWS_EACH = 8 };
     const uint32_t rows = l->s->rows, all = o->experts + o->identities;
     const bool by_rows = rows >= (uint32_t)l->workers * ROWS_EACH && !l->s->lora && !l->d->device.watch;
-    struct moe_scores s = {.to = rows, .n1 = all, .shared = o->shared_router, .fixed = by_rows};
+    struct moe_scores s = {.to = rows, .n1 = all, .shared = o->shared_router};
     uint32_t from, to;
     if (by_rows) {
         lane_slice(l, rows, ROWS_EACH, &s.from, &s.to);
@@ -210,7 +210,7 @@ static void moe_route(struct lane *l, const struct op_moe *o, const struct rows 
     if (!by_rows)
         lane_wait(l);
     if (rows > CHOICE_FEW) {
-        lane_slice(l, rows, ROWS_EACH, &from, &to);
+        lane_slice(l, rows, by_rows ? ROWS_EACH : 1, &from, &to);
         for (uint32_t r = from; r < to; r++)
             moe_choose(l, o, r);
         lane_wait(l);
