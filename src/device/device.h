@@ -27,13 +27,12 @@ struct device_options {
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
-    uint64_t
-        copies; /* CUDA: bytes that weights may take once more, as fp16, for many rows; of `streamed`, bytes
-                      * that may stay; 0 = none */
+    /* CUDA: bytes for decoded copies of weights (fp16) for many rows; with `streamed`, for sent weights that stay; 0 = none */
+    uint64_t copies;
     bool fp8;   /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
     bool no_parity; /* CUDA: skip the parity gate */
     bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
-    uint64_t pin_most; /* and so many bytes of them may be pinned where they are; 0 = none */
+    uint64_t pin_most; /* CUDA: at most so many bytes of streamed weights are pinned in host memory; 0 = none */
 };
 
 /* How KV is stored. Page 0 of every group is trash: padded rows write there, and it is never read. */
@@ -188,8 +187,7 @@ struct device_ops {
      * device of a split to the other. */
     int (*read_rows)(struct device *d, uint32_t buffer, uint32_t rows, float *host, struct err *e);
     int (*write_rows)(struct device *d, uint32_t buffer, uint32_t rows, const float *host, struct err *e);
-    /* The same from another device of this kind that has the same buffers, on the same card, behind what that was told to
-     * run. */
+    /* Copies rows from a device of the same kind and card that has the same buffers, after all that it was given to run. */
     int (*take_rows)(struct device *d, uint32_t buffer, uint32_t rows, struct device *from, struct err *e);
     /* Where this device's buffers are host memory: a buffer, and all of them with their size. Others are NULL. */
     float *(*host_rows)(struct device *d, uint32_t buffer);

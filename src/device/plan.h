@@ -554,7 +554,7 @@ int plan_cut(const struct plan *p, const struct weights *w, uint32_t device, str
  * Attention stays with the keys, and everything else where it was, as do operations that device 2 refuses (device_ops;
  * NULL: none). Where all keys of a step are its own rows, device 2 computes attention, too: `qkv` with what is given and
  * `attn` run there with pages that last for a layer, and the rest only writes its pages. Every weight that is sent belongs
- * to one operation, or to the two of which a step runs one. */
+ * to one operation, or to the two of which a step runs one; the divided one comes first. */
 enum stream_way {
     STREAM_FRESH = 1, /* for steps whose keys are all their own; empty: device 2 refuses some of it */
     STREAM_WHOLE = 2, /* no experts are divided, as all are sent; empty: none ever are */

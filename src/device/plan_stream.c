@@ -43,7 +43,13 @@ static void own_weight(void *arg, weight_id *id)
 }
 
 /* Sets of ways (enum stream_way), as bits. */
-enum { ALWAYS = 15, OLD = 5, FRESH = 10, DIVIDED = 3, WHOLE = 12 };
+enum {
+    ALWAYS = (1 << STREAM_WAYS) - 1,
+    FRESH = 1 << STREAM_FRESH | 1 << (STREAM_FRESH | STREAM_WHOLE),
+    CACHED = ALWAYS & ~FRESH, /* some keys were there before the step */
+    WHOLE = 1 << STREAM_WHOLE | 1 << (STREAM_WHOLE | STREAM_FRESH),
+    DIVIDED = ALWAYS & ~WHOLE
+};
 
 static void stream_go(struct streamer *s, uint32_t op, int ways)
 {
@@ -112,7 +118,7 @@ static void stream_qkv(struct streamer *s, uint32_t i)
         given.qkv.given = s->products;
     if (s->ways & FRESH)
         stream_add(s, i, &given, STREAMED, FRESH);
-    stream_add(s, i, &given, REST, OLD);
+    stream_add(s, i, &given, REST, CACHED);
     s->pages = s->to->plan.count - 1;
 }
 
@@ -121,7 +127,7 @@ static void stream_attn(struct streamer *s, uint32_t i)
     const struct op *op = &s->from->ops[i];
     if (s->ways & FRESH)
         stream_add(s, i, op, STREAMED, FRESH);
-    stream_add(s, i, op, REST, OLD);
+    stream_add(s, i, op, REST, CACHED);
     if (s->pages) /* the rest's pages, while the card goes on */
         stream_go(s, s->pages, FRESH);
     s->pages = 0;
@@ -226,7 +232,7 @@ int plan_stream(const struct plan *p, const struct weights *w, const char *(*ref
         s.products = plan_buffer(&out->plan, products);
     if (partial)
         s.partial = plan_buffer(&out->plan, partial);
-    s.ways = (can_be_fresh(&s) ? ALWAYS : OLD) & (partial ? ALWAYS : DIVIDED);
+    s.ways = (can_be_fresh(&s) ? ALWAYS : CACHED) & (partial ? ALWAYS : DIVIDED);
     for (uint32_t i = 0; whole && !s.failed && i < p->count; i++) {
         *plan_add(&out->plan, p->ops[i].kind, p->ops[i].layer) = p->ops[i];
         out->origin[i] = i;

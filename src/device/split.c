@@ -31,8 +31,8 @@ struct split_way {
     struct segment *segment;
     struct crossing *crossing;
     uint32_t segments, crossings;
-    /* of the fastest step so far: of a row on the rest, of a step with streamed weights (in the way that divides); 0 = not
-     * known */
+    /* of the fastest step so far: of a row on the rest, of a step with streamed weights; 0 = not known. Steps that divide
+     * experts and those that send all of them have one figure, in the way that divides. */
     double seconds;
 };
 
@@ -352,13 +352,13 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
 
 /* ---- a step ---- */
 
-/* Between the main device and the streaming one, which are of a kind, directly. Else through the rest's memory, which may be
+/* Rows pass directly between the main device and the streaming one. All others pass through the rest's memory, which may be
  * pinned: its own rows of that buffer are older ones. */
 static int split_pass_rows(struct split *d, uint32_t buffer, uint32_t rows, struct device *from,
                            struct device *to, struct err *e)
 {
     struct device *rest = d->part[SPLIT_REST];
-    if (from != rest && to != rest && to->ops == from->ops)
+    if (from != rest && to != rest)
         return to->ops->take_rows(to, buffer, rows, from, e);
     float *host = rest->ops->host_rows(rest, buffer);
     return to == rest ? from->ops->read_rows(from, buffer, rows, host, e)
@@ -471,7 +471,7 @@ static int split_run(struct device *device, const struct plan *p, const struct s
     const struct device *stream = way < 0 ? NULL : d->part[SPLIT_STREAM];
     const double link = stream ? stream->link : 0, waited = stream ? stream->waited : 0;
     struct step step = *s;
-    step.border = took.at;
+    step.border = way >= 0 && way & STREAM_WHOLE ? UINT32_MAX : took.at;
     if (split_segments(d, r, &step, &took.cpu, e)) {
         if (stream) /* it may not recover, and what it has pinned is of use to others */
             split_close_stream(d);

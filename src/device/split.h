@@ -14,8 +14,9 @@
 
 struct split_devices {
     struct device *main, *rest; /* the rest has its rows in host memory (host_rows) */
-    struct device
-        *stream; /* computes products of the rest for prompts, with weights that are sent to it; NULL: none */
+    /* computes products of the rest for prompts, with weights that are sent to it; NULL: none. It is of the main device's
+     * kind: rows pass between the two directly (take_rows). */
+    struct device *stream;
     uint32_t stream_rows; /* from this many rows on; 0 = from as many as measurement says */
 };
 
