@@ -11,6 +11,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     SHAPES = 5,
@@ -83,11 +84,13 @@ static const struct shape large[SHAPES] = {
     {16 * ROWS, 1},                                        /* 84 MB: more than is pinned at once */
 };
 
+static const struct shape dense[SHAPES] = {0};
+
 static void build(struct fixture *f, const struct shape shapes[SHAPES])
 {
     *f = (struct fixture){.bytes = mem_zalloc(OPS, OP_BYTES)};
     for (uint32_t i = 0; i < OPS; i++)
-        if (i % SHAPES == 2) { /* one that is sent whole, in pieces of a matrix */
+        if (!shapes[i % SHAPES].rows) { /* one that is sent whole, in pieces of a matrix */
             plan_add(&f->plan, OP_OUT, 0)->out.linear.weight = matrix(f, i, LONG_ROWS, 1, 1);
         } else {
             struct op_moe *o = &plan_add(&f->plan, OP_MOE, 0)->moe;
@@ -236,6 +239,46 @@ static void own_rooms(void **state)
     end(&f);
 }
 
+/* Where no experts are divided the border is 0: weights stay nevertheless, also those that come to a room again. */
+static void own_rooms_of_dense_layers(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, dense, 2, 0, 0);
+    sender_fill(f.sender);
+    for (int i = 0; i < 2; i++) {
+        pass(&f, 0, 0);
+        pass(&f, 0, 0);
+        const uint64_t before = sent_bytes(&f);
+        for (int k = 0; k < 3; k++)
+            pass(&f, 0, 0);
+        assert_int_equal(sent_bytes(&f), before);
+        gpu_make_room(f.gpu, fake->memory);
+        pass(&f, 0, 0);
+        sender_fill(f.sender);
+    }
+    end(&f);
+}
+
+/* Before the first step one stage is sent, and again to a room of its own: a model may have no prompts. */
+static void little_is_sent_before_the_first_step(void **state)
+{
+    (void)state;
+    struct fixture f;
+    begin(&f, dense, 3, UINT64_MAX, 0);
+    const int slots = fake->pinned;
+    sender_fill(f.sender);
+    const struct timespec while_ = {.tv_nsec = 200000000};
+    nanosleep(&while_, NULL);
+    const uint64_t each = 2ull * COLS * LONG_ROWS;
+    assert_in_range(sent_bytes(&f), each, 2 * each);
+    assert_in_range(fake->pinned - slots, 1, 2);
+    pass(&f, 0, 0);
+    pass(&f, 0, 0);
+    assert_in_range(sent_bytes(&f), OPS * each, (OPS + 1) * each);
+    end(&f);
+}
+
 /* Own rooms are given back where memory is needed, and come again where there is some. */
 static void own_rooms_are_given_back(void **state)
 {
@@ -375,9 +418,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(borders_change),     cmocka_unit_test(less_is_sent),
-        cmocka_unit_test(own_rooms),          cmocka_unit_test(own_rooms_are_given_back),
-        cmocka_unit_test(own_rooms_that_fit), cmocka_unit_test(own_rooms_are_taken),
-        cmocka_unit_test(two_of_a_stage),     cmocka_unit_test(weights_are_pinned),
+        cmocka_unit_test(own_rooms),          cmocka_unit_test(own_rooms_of_dense_layers),
+        cmocka_unit_test(own_rooms_that_fit), cmocka_unit_test(own_rooms_are_given_back),
+        cmocka_unit_test(two_of_a_stage),     cmocka_unit_test(own_rooms_are_taken),
+        cmocka_unit_test(weights_are_pinned), cmocka_unit_test(little_is_sent_before_the_first_step),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -70,11 +70,13 @@ static const struct stage *stage_at(const struct sender *s, uint64_t turn)
     return &s->stages.all[turn % s->stages.count];
 }
 
-/* Whether the next turn's room can be filled; at most a pass ahead. */
+/* Whether the next turn's room can be filled. At most a pass ahead; before the first step, which may never come, only one
+ * stage. */
 static bool can_begin(const struct sender *s)
 {
     const struct stage_room *r = stage_at(s, s->next_turn)->room;
-    return s->next_turn < s->turn + s->stages.count && (!r || r->turn == TURN_NONE || r->turn < s->turn);
+    const uint64_t ahead = s->turn ? s->stages.count : 1;
+    return s->next_turn < s->turn + ahead && (!r || r->turn == TURN_NONE || r->turn < s->turn);
 }
 
 /* Begins with the next turn: how many jobs it has. */
@@ -82,6 +84,7 @@ static uint32_t begin_next(struct sender *s)
 {
     const struct stage *st = stage_at(s, s->next_turn);
     const uint32_t stage = (uint32_t)(st - s->stages.all);
+    const uint32_t border = st->divided ? s->border : UINT32_MAX;
     struct stage_room *r = st->room;
     struct upload_job job;
     s->next = s->untaken = 0;
@@ -91,7 +94,7 @@ static uint32_t begin_next(struct sender *s)
         r->have = 0;
     r->stage = stage;
     r->turn = s->next_turn;
-    r->coming = s->border > r->have ? s->border : r->have;
+    r->coming = border > r->have ? border : r->have;
     r->begun = false;
     for (uint32_t i = st->first; i < st->end; i++)
         s->untaken += cut_job(r, &s->stages.jobs[i], &job);
