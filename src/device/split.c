@@ -53,6 +53,7 @@ struct split {
     /* in streamed steps, and in those that are fresh; `experts` is 0 where none are divided */
     struct border border[2];
     uint32_t results;     /* the device of the last operation */
+    uint32_t backed[PLAN_GROUPS_MOST + 1]; /* pages with memory on all devices, of each group and of states */
     double *seconds;      /* (all.plan.count): of a profiled step */
     uint32_t stream_rows; /* from this many rows on weights are streamed; 0 = by measurement */
 };
@@ -346,6 +347,9 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
     d->ops.picks = last->picks ? split_picks : NULL;
     d->ops.ahead = last->ahead;
     d->whole = p;
+    for (uint32_t g = 0; g < PLAN_GROUPS_MOST; g++)
+        d->backed[g] = kv->least[g] ? kv->least[g] : kv->pages[g];
+    d->backed[GROUP_STATES] = kv->states_least ? kv->states_least : kv->states;
     split_fill_stream(d, &shape);
     return 0;
 }
@@ -498,10 +502,15 @@ static const float *split_results(struct device *device, struct err *e)
 
 static int split_back(struct device *device, uint32_t group, uint32_t pages, struct err *e)
 {
-    struct device *const *part = self(device)->part;
+    struct split *d = self(device);
+    struct err none = {0};
     for (uint32_t i = 0; i < SPLIT_PARTS; i++)
-        if (part[i] && part[i]->ops->back(part[i], group, pages, e))
+        if (d->part[i] && d->part[i]->ops->back(d->part[i], group, pages, e)) {
+            while (i--)
+                d->part[i]->ops->back(d->part[i], group, d->backed[group], &none);
             return -1;
+        }
+    d->backed[group] = pages;
     return 0;
 }
 

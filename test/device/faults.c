@@ -673,6 +673,54 @@ static void number_slot(void *arg, weight_id weight, uint32_t *slot)
     *slot = ++p->slots;
 }
 
+/* Weights that stay on the card give their memory to KV, and take it again when KV needs less: also where all keys are on
+ * another device. A growth that fails on one device changes nothing on the others. */
+static void sent_weights_come_back(void **state)
+{
+    (void)state;
+    for (int keys = 0; keys < 2; keys++) { /* whether the CPU has any */
+        struct fixture f;
+        struct err e = {0};
+        struct device *d;
+        struct split_devices of = {.stream_rows = 4};
+        begin(&f);
+        struct device_options o = {.no_parity = true, .threads = 2, .copies = COPIES_AUTO};
+        for (uint32_t i = 0; i < f.p.count; i++)
+            f.p.ops[i].device = keys ? f.p.ops[i].layer < 1 : f.p.ops[i].kind == OP_OUT;
+        f.kv.pages[0] = 4096;
+        f.kv.least[0] = 256;
+        of.main = open_card(&o);
+        assert_int_equal(cpu_open(&of.rest, &o, &e), 0);
+        o.streamed = true;
+        of.stream = open_card(&o);
+        assert_int_equal(split_open(&d, &of, &e), 0);
+        fake->memory = (size_t)4 << 30;
+        if (fill(d, &f, &e))
+            fail_msg("%s", e.text);
+        const uint64_t all = gpu_spare_bytes(0);
+        fake->memory = fake->used + ((size_t)258 << 20);
+        assert_int_equal(d->ops->back(d, 0, 512, &e), 0);
+        const uint64_t less = gpu_spare_bytes(0);
+        assert_true(less < all);
+        fake->memory = (size_t)4 << 30;
+        assert_int_equal(d->ops->back(d, 0, 256, &e), 0);
+        assert_int_equal(gpu_spare_bytes(0), all);
+        const size_t used = fake->used;
+        for (size_t room = 0;; room += 2) {
+            fake->memory = used - all + ((size_t)(256 + room) << 20);
+            if (!d->ops->back(d, 0, 4096, &e))
+                break;
+            assert_true(room < 400);
+            assert_int_equal(e.code, ERR_RESOURCE);
+            assert_int_equal(fake->used - gpu_spare_bytes(0), used - all);
+            e = (struct err){0};
+        }
+        d->ops->close(d);
+        all_given_back();
+        drop(&f);
+    }
+}
+
 /* Adapters cost launches only where a sequence has one; one that is not there is refused. */
 static void adapters_on_the_card(void **state)
 {
@@ -827,6 +875,7 @@ int main(void)
         cmocka_unit_test(copies_within_a_limit),
         cmocka_unit_test(a_part_on_the_card),
         cmocka_unit_test(weights_are_sent),
+        cmocka_unit_test(sent_weights_come_back),
         cmocka_unit_test(adapters_on_the_card),
         cmocka_unit_test(wrong_sizes),
         cmocka_unit_test(a_card_is_lost),

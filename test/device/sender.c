@@ -188,6 +188,14 @@ static void borders_change(void **state)
     }
 }
 
+/* As an allocation does. */
+static void take_memory(struct gpu *g, uint64_t bytes)
+{
+    gpu_memory_lock();
+    gpu_make_room(g, bytes);
+    gpu_memory_unlock();
+}
+
 static uint64_t sent_bytes(const struct fixture *f)
 {
     return sender_times(f->sender).bytes;
@@ -253,7 +261,7 @@ static void own_rooms_of_dense_layers(void **state)
         for (int k = 0; k < 3; k++)
             pass(&f, 0, 0);
         assert_int_equal(sent_bytes(&f), before);
-        gpu_make_room(f.gpu, fake->memory);
+        take_memory(f.gpu, fake->memory);
         pass(&f, 0, 0);
         sender_fill(f.sender);
     }
@@ -291,13 +299,13 @@ static void own_rooms_are_given_back(void **state)
         pass(&f, EXPERTS, 0);
         pass(&f, 3, 0);
         const uint64_t kept = sender_kept(f.sender), free = fake->memory - fake->used;
-        gpu_make_room(f.gpu, free + 1);
+        take_memory(f.gpu, free + 1);
         assert_true(sender_kept(f.sender) < kept);
         assert_int_equal(fake->memory - fake->used, free + kept - sender_kept(f.sender));
         pass(&f, 4, 0);
         pass(&f, EXPERTS, 0);
         if (i == 3) {
-            gpu_make_room(f.gpu, fake->memory);
+            take_memory(f.gpu, fake->memory);
             assert_int_equal(sender_kept(f.sender), 0);
         }
         if (i >= 2)
@@ -337,13 +345,13 @@ static void own_rooms_that_fit(void **state)
 
 static _Atomic bool takes;
 
-static void *take_memory(void *arg)
+static void *keep_taking(void *arg)
 {
     struct fixture *f = arg;
     struct err none = {0};
     gpu_enter(f->gpu, &none);
     for (uint64_t bytes = 1; takes; bytes = bytes * 5 % 4093)
-        gpu_make_room(f->gpu, bytes << 20);
+        take_memory(f->gpu, bytes << 20);
     return NULL;
 }
 
@@ -356,7 +364,7 @@ static void own_rooms_are_taken(void **state)
     uint32_t random = 3;
     begin(&f, small, 3, 0, 0);
     takes = true;
-    assert_int_equal(pthread_create(&other, NULL, take_memory, &f), 0);
+    assert_int_equal(pthread_create(&other, NULL, keep_taking, &f), 0);
     for (int i = 0; i < 60; i++) {
         random = random * 1664525 + 1013904223;
         sender_fill(f.sender);

@@ -123,6 +123,7 @@ void copies_fill(struct copies *c)
     struct err none = {0};
     if (!c->bytes || !c->returns)
         return;
+    gpu_memory_lock();
     const uint64_t share = copies_share(c, copies_room(c));
     pthread_mutex_lock(&c->mutex);
     uint64_t at = c->backed;
@@ -135,6 +136,7 @@ void copies_fill(struct copies *c)
     if (at != c->backed)
         copies_set(c, at);
     pthread_mutex_unlock(&c->mutex);
+    gpu_memory_unlock();
 }
 
 /* Addresses for all copies, or where memory cannot be mapped, memory for some. */

@@ -271,11 +271,12 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
+    if ((!d->sender && take_copies(d, p, e)) ||
+        cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e))
+        return -1;
     if (d->sender)
         sender_fill(d->sender);
-    else if (take_copies(d, p, e))
-        return -1;
-    return cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e);
+    return 0;
 }
 
 /* ---- a step ---- */
@@ -592,14 +593,13 @@ static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct
     const bool states = group == GROUP_STATES;
     struct kv_memory *m = states ? &d->state_memory : &d->kv_memory[group];
     const uint64_t each = states ? d->slot_bytes : d->kv[group].page_bytes;
-    if (states && !d->states)
-        return 0;
-    const uint64_t held = m->backed;
+    const bool fewer = pages < d->backed[group]; /* also where they are on another device of this card */
     if (gpu_enter(d->g, e) || kv_memory_back(m, d->g, pages * each, e))
         return -1;
-    if (m->backed < held && d->sender)
+    d->backed[group] = pages;
+    if (fewer && d->sender)
         sender_fill(d->sender);
-    else if (m->backed < held)
+    else if (fewer)
         copies_fill(&d->copies);
     return 0;
 }

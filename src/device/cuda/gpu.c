@@ -386,31 +386,41 @@ static struct {
     struct gpu_spare *first;
 } spares = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-void gpu_spare_add(struct gpu_spare *s)
+void gpu_memory_lock(void)
 {
     pthread_mutex_lock(&spares.mutex);
+}
+
+void gpu_memory_unlock(void)
+{
+    pthread_mutex_unlock(&spares.mutex);
+}
+
+void gpu_spare_add(struct gpu_spare *s)
+{
+    gpu_memory_lock();
     s->next = spares.first;
     spares.first = s;
-    pthread_mutex_unlock(&spares.mutex);
+    gpu_memory_unlock();
 }
 
 void gpu_spare_remove(struct gpu_spare *s)
 {
-    pthread_mutex_lock(&spares.mutex);
+    gpu_memory_lock();
     struct gpu_spare **at = &spares.first;
     while (*at != s)
         at = &(*at)->next;
     *at = s->next;
-    pthread_mutex_unlock(&spares.mutex);
+    gpu_memory_unlock();
 }
 
 uint64_t gpu_spare_bytes(int card)
 {
     uint64_t bytes = 0;
-    pthread_mutex_lock(&spares.mutex);
+    gpu_memory_lock();
     for (struct gpu_spare *s = spares.first; s; s = s->next)
         bytes += s->card == card ? atomic_load(&s->bytes) : 0;
-    pthread_mutex_unlock(&spares.mutex);
+    gpu_memory_unlock();
     return bytes;
 }
 
@@ -427,7 +437,6 @@ int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e)
 void gpu_make_room(struct gpu *g, uint64_t bytes)
 {
     size_t available = 0, total = 0;
-    pthread_mutex_lock(&spares.mutex);
     const uint64_t own = g->spare ? atomic_load(&g->spare->bytes) : 0, all = g->taken + own + bytes;
     if (own && g->limit && all > g->limit)
         g->spare->give(g->spare, all - g->limit);
@@ -435,7 +444,6 @@ void gpu_make_room(struct gpu *g, uint64_t bytes)
         if (s->card == g->card && atomic_load(&s->bytes) && g->cu->mem_info(&available, &total) == CU_OK &&
             available < bytes)
             s->give(s, bytes - available);
-    pthread_mutex_unlock(&spares.mutex);
 }
 
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
@@ -450,8 +458,11 @@ cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
                 (double)bytes / 1e6, (double)may / 1e6, g->limit ? " within the limit" : "");
         return 0;
     }
+    gpu_memory_lock();
     gpu_make_room(g, bytes);
-    if (gpu_check(g, g->cu->mem_alloc(&p, bytes), "taking memory", e)) {
+    const int r = g->cu->mem_alloc(&p, bytes);
+    gpu_memory_unlock();
+    if (gpu_check(g, r, "taking memory", e)) {
         err_prefix(e, "%s, %.1f MB of GPU memory", what, (double)bytes / 1e6);
         return 0;
     }

@@ -145,7 +145,7 @@ int gpu_enter(struct gpu *g, struct err *e);
 
 /* ---- memory ---- */
 
-/* What holds memory of a card only as long as nothing else needs it (copies.h). */
+/* What holds memory of a card only as long as nothing else needs it: decoded weights (copies.h), sent ones (sender.h). */
 struct gpu_spare {
     int card;
     _Atomic uint64_t bytes; /* that it holds */
@@ -159,7 +159,11 @@ void gpu_spare_remove(struct gpu_spare *s);
 uint64_t gpu_spare_bytes(int card);
 /* What can still be allocated, memory that gpu_spare holds included. */
 int gpu_room(struct gpu *g, uint64_t *bytes, struct err *e);
-/* Call it before an allocation: if fewer than `bytes` are free, frees memory that gpu_spare holds. */
+/* Held around gpu_make_room and the allocation that it is for, and by gpu_spare's owners while they take memory: what one
+ * has made free is not taken by the other. Before the locks of gpu_spare's owners. */
+void gpu_memory_lock(void);
+void gpu_memory_unlock(void);
+/* If fewer than `bytes` are free, frees memory that gpu_spare holds. gpu_memory_lock is held. */
 void gpu_make_room(struct gpu *g, uint64_t bytes);
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);

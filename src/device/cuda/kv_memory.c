@@ -37,8 +37,11 @@ static int grow(struct kv_memory *m, struct gpu *g, uint64_t to, struct err *e)
     if (room < leave || more > room - leave)
         return err_set(e, ERR_RESOURCE, "KV needs %.1f MB of GPU memory, %.1f MB are free%s",
                        1e-6 * (double)more, 1e-6 * (double)room, g->limit ? " within the limit" : "");
+    gpu_memory_lock();
     gpu_make_room(g, more + leave);
-    if (gpu_map(g, m->base + from, more, "KV", e))
+    const int bad = gpu_map(g, m->base + from, more, "KV", e);
+    gpu_memory_unlock();
+    if (bad)
         return -1;
     g->taken += more;
     /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */

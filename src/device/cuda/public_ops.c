@@ -390,6 +390,8 @@ int quern_gpu_kv_new(struct quern_gpu *g, int kv_heads, int dim, int tokens, enu
 
 void quern_gpu_kv_delete(struct quern_gpu *g, struct quern_gpu_kv *kv)
 {
+    struct err none = {0};
+    gpu_enter(g->g, &none);
     if (kv)
         gpu_free(g->g, kv->group.base, kv->group.bytes);
     mem_free(kv);

@@ -163,8 +163,8 @@ int quern_gpu_record_end(struct quern_gpu *g, struct quern_gpu_graph **out)
     if (!g->recording)
         return public_fail(g, "nothing is being recorded");
     g->recording = false;
-    int r = g->g->cu->capture_end(g->g->stream, &graph);
-    if (public_start(g) || gpu_check(g->g, r, "recording a graph", &g->error))
+    if (public_start(g) ||
+        gpu_check(g->g, g->g->cu->capture_end(g->g->stream, &graph), "recording a graph", &g->error))
         return -1;
     struct quern_gpu_graph *made = mem_zalloc(1, sizeof *made);
     if (!made ||
@@ -188,6 +188,8 @@ int quern_gpu_replay(struct quern_gpu *g, struct quern_gpu_graph *graph)
 
 void quern_gpu_graph_delete(struct quern_gpu *g, struct quern_gpu_graph *graph)
 {
+    struct err none = {0};
+    gpu_enter(g->g, &none);
     if (graph)
         g->g->cu->graph_exec_destroy(graph->exec);
     mem_free(graph);

@@ -269,20 +269,21 @@ static void sender_give(struct gpu_spare *spare, uint64_t bytes)
     release_rooms(s);
 }
 
+/* Own rooms come and go under gpu_memory_lock alone. */
 void sender_fill(struct sender *s)
 {
     size_t available = 0, total = 0;
-    pthread_mutex_lock(&s->lock);
+    gpu_memory_lock();
     const uint64_t kept = s->stages.kept, next = stages_next(&s->stages);
-    pthread_mutex_unlock(&s->lock);
-    if (!s->keep || !next || s->g->cu->mem_info(&available, &total) != CU_OK)
-        return;
-    const uint64_t share = copies_most(available + kept), most = share < s->keep ? share : s->keep;
-    if (kept + next > most)
-        return;
-    hold_rooms(s);
-    stages_keep(&s->stages, most);
-    release_rooms(s);
+    if (next && s->g->cu->mem_info(&available, &total) == CU_OK) {
+        const uint64_t share = copies_most(available + kept), most = share < s->keep ? share : s->keep;
+        if (kept + next <= most) {
+            hold_rooms(s);
+            stages_keep(&s->stages, most);
+            release_rooms(s);
+        }
+    }
+    gpu_memory_unlock();
 }
 
 bool sender_hold(struct sender *s)
@@ -358,7 +359,7 @@ int sender_open(struct sender **out, struct gpu *g, const struct plan *p, const 
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     gpu_spare_add(&s->spare);
-    if (upload_check(w, e) || stages_open(&s->stages, g, p, w, e) ||
+    if (upload_check(w, e) || stages_open(&s->stages, g, p, w, s->keep > 0, e) ||
         gpu_check(g, g->cu->stream_create(&s->copies.stream, CU_STREAM_NON_BLOCKING), "making a stream", e) ||
         gpu_check(g, g->cu->stream_create(&s->repacks.stream, CU_STREAM_NON_BLOCKING), "making a stream", e))
         return -1;

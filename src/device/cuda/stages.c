@@ -172,7 +172,7 @@ static void close_events(struct stage_room *r, struct gpu *g)
         g->cu->event_destroy(r->unused);
 }
 
-/* Addresses for a room of each stage, without memory. */
+/* Addresses for a room of each stage, without memory; none where the card cannot map memory. */
 static int open_own(struct stages *s, struct err *e)
 {
     struct gpu *g = s->g;
@@ -194,7 +194,8 @@ static int open_own(struct stages *s, struct err *e)
     return 0;
 }
 
-int stages_open(struct stages *s, struct gpu *g, const struct plan *p, const struct weights *w, struct err *e)
+int stages_open(struct stages *s, struct gpu *g, const struct plan *p, const struct weights *w, bool keeps,
+                struct err *e)
 {
     const uint64_t largest = largest_op(p, w);
     *s = (struct stages){.g = g, .plan = p, .w = w, .rooms = rooms_for(largest), .room_bytes = largest};
@@ -203,7 +204,7 @@ int stages_open(struct stages *s, struct gpu *g, const struct plan *p, const str
     for (uint32_t i = 0; i < s->rooms; i++)
         if (!(s->room[i].at = gpu_alloc(g, largest, "streamed weights", e)) || open_events(&s->room[i], g, e))
             return -1;
-    if (open_own(s, e))
+    if (keeps && open_own(s, e))
         return -1;
     place_all(s);
     return 0;

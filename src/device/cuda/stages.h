@@ -47,17 +47,18 @@ struct stages {
     struct stage_room room[ROOMS_MOST];
     uint32_t rooms;
     uint64_t room_bytes;
-    cu_ptr own; /* addresses of all own rooms; 0: the card cannot map memory */
+    cu_ptr own; /* addresses of all own rooms; 0: there are none */
     uint64_t own_bytes;
     uint32_t
         *order; /* (count): stages in the order in which they get rooms of their own, which spreads them */
-    uint32_t owners; /* so many have one */
+    uint32_t owners; /* the first of `order`: those with weights have one */
     uint64_t kept;   /* bytes of these rooms */
 };
 
 /* Bytes that the rooms for this plan take that are used in turn. */
 uint64_t stages_bytes(const struct plan *p, const struct weights *w);
-int stages_open(struct stages *s, struct gpu *g, const struct plan *p, const struct weights *w,
+/* keeps: stages may get rooms of their own. */
+int stages_open(struct stages *s, struct gpu *g, const struct plan *p, const struct weights *w, bool keeps,
                 struct err *e);
 void stages_close(struct stages *s);
 /* No room is for any turn; what is in them stays. Nothing may be on its way to a room, here and below. */
