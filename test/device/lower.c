@@ -302,7 +302,7 @@ static void test_sides(void **state)
 static void test_sorts(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 10; i++) {
         const uint32_t rows = i == 1 ? SORT_ROWS + 1 : SORT_ROWS;
         struct fixture f;
         struct err e = {0};
@@ -322,9 +322,11 @@ static void test_sorts(void **state)
         if (o->identities)
             o->router = linear(&f, DTYPE_F32, 32 + o->identities, WIDTH);
         end(&f, x);
-        assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+        assert_int_equal(profile_stored(i == 8 ? "A100" : "H200", &c.profile, &e),
+                         0); /* it has no clusters */
         if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
             fail_msg("%s", e.text);
+        c.lower.options.no_fuse = i == 9;
         const struct step_class class = paper_step(&c, rows, rows, true, &s);
         assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
         uint32_t sorts = 0, kernel = 0;
@@ -651,7 +653,7 @@ static void test_sum_rows(void **state)
 static void test_combine_rows(void **state)
 {
     (void)state;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) {
         struct pass_test t;
         start(&t, i == 5 ? 3000 : 40); /* 5: the layer comes in parts */
         const uint32_t n = i == 6 ? 8200 : i == 7 ? 8192 : 1024;
@@ -662,7 +664,8 @@ static void test_combine_rows(void **state)
         l->reads[4] = (struct span){.place = PLACE_Z};
         l->writes[0] = (struct span){PLACE_BUFFER, 1, 0};
         l->rows.most = MOE_ROWS;
-        l = put_rows(&t, i == 2 ? here + 8 : here, n, NORM_RMS);
+        l = put_rows(&t, i == 2 ? here + 8 : here, i == 8 ? n - 8 : n, NORM_RMS);
+        l->a.pack.ldx = n;
         l->kernel = i == 6 ? K_NORM_PACK + 2 : i == 7 ? K_NORM_PACK + 1 : K_NORM_PACK; /* 6: too wide */
         if (i == 3)
             l->rows.of = ROWS_RESULTS;
@@ -696,13 +699,14 @@ static void test_tiles_there(void **state)
     static const struct moe_tile tiles[8];
     static const int32_t slots[8];
     const struct span route = {.place = PLACE_ROUTE};
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
+        const bool sorts = i % 2, asks = i < 2;
         struct pass_test t;
         start(&t, 8);
-        put(&t, K_GROUP, ARGS_GROUP)->writes[0] = route;
-        if (i == 1)
+        put(&t, K_GROUP, sorts ? ARGS_SORT : ARGS_GROUP)->writes[0] = route;
+        if (i / 2 == 1)
             put(&t, K_TAIL, ARGS_TAIL);
-        put_rows(&t, here, 1024, NORM_RMS)->a.pack.slot = i == 2 ? NULL : slots;
+        put_rows(&t, here, 1024, NORM_RMS)->a.pack.slot = i / 2 == 2 ? NULL : slots;
         put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
         put(&t, K_ACT_PACK, ARGS_ACT)->writes[0] = pack;
         put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
@@ -710,16 +714,131 @@ static void test_tiles_there(void **state)
         put(&t, K_ROUTER, ARGS_ROUTER)->writes[0] = route;
         put_product(&t, FMT_Q4_K_TILE, there)->a.gemm.tile = tiles;
         pass_tiles_there(&t.l, &t.c, &t.list);
-        uint32_t late = 0, ahead = 0;
+        const struct launch *first = &t.list.all[0];
+        assert_int_equal(sorts ? first->a.sort.group.late : first->a.group.late, asks);
+        uint32_t ahead = 0;
         for (uint32_t j = 0; j < t.list.count; j++) {
             const struct launch *l = &t.list.all[j];
-            late += l->args == ARGS_PACK && l->a.pack.late && l->a.pack.x_there && t.list.all[0].a.group.late;
+            if (l->args == ARGS_PACK)
+                assert_int_equal(l->a.pack.x_there, asks);
             ahead += l->args == ARGS_GEMM && l->a.gemm.tile_there;
         }
-        assert_int_equal(late, i ? 0 : 1);
-        assert_int_equal(ahead, i ? 0 : 2);
+        assert_int_equal(ahead, asks ? 2 : 0);
         launch_free(&t.list);
     }
+}
+
+/* A layer of experts. */
+struct mixture {
+    uint32_t experts, used, identities, groups, type;
+    enum moe_side side;
+    bool shared, nearness, scales_input, exact;
+};
+
+static void add_mixture(struct fixture *f, struct operand x, const struct mixture *m)
+{
+    enum { F = 256 };
+    struct op_moe *o = &plan_add(&f->plan, OP_MOE, 0)->moe;
+    *o = (struct op_moe){.in = x,
+                         .norm = rms(f, WIDTH),
+                         .router = linear(f, DTYPE_F32, m->experts + m->identities, WIDTH),
+                         .gate = {.weight = weight(f, m->type, F, WIDTH, m->experts)},
+                         .up = {.weight = weight(f, m->type, F, WIDTH, m->experts)},
+                         .down = {.weight = weight(f, m->type, WIDTH, F, m->experts)},
+                         .act = ACT_SILU,
+                         .experts = m->experts,
+                         .used = m->used,
+                         .identities = m->identities,
+                         .groups = m->groups,
+                         .groups_used = m->groups / 2,
+                         .nearness = m->nearness ? 0.1f : 0.0f,
+                         .scale_input = m->scales_input,
+                         .normalise = true,
+                         .weight_scale = 1,
+                         .side = m->side,
+                         .tail = {.scale = 1, .residual = x, .out = x}};
+    if (m->shared) {
+        o->shared_gate = linear(f, m->type, F, WIDTH);
+        o->shared_up = linear(f, m->type, F, WIDTH);
+        o->shared_down = linear(f, m->type, WIDTH, F);
+    }
+}
+
+/* What kernels of experts read before they wait is complete, whatever the list: a pack that reads x early is behind a sort
+ * that starts it late and does not write x; the list of tiles is read early only behind such a pack. And the card takes
+ * every launch. */
+static void check_experts(const struct paper_card *c, struct launch_list *list, const struct launch_step *s)
+{
+    bool sorted = false; /* the list of tiles is complete when a later launch starts */
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct launch *l = &list->all[i];
+        const struct launch *before = i ? l - 1 : NULL;
+        launch_bind(l, s, &(struct launch_limits){.card = &c->profile});
+        assert_true(l->grid.y <= 65535 && l->grid.z <= 65535 &&
+                    l->grid.shared <= gpu_shared_most(&c->profile));
+        if (l->args == ARGS_PACK && l->a.pack.x_there) {
+            const bool sort = before->args == ARGS_SORT;
+            assert_true(sort || before->args == ARGS_GROUP);
+            assert_true(sort ? before->a.sort.group.late : before->a.group.late);
+            assert_true(l->a.pack.slot && !launch_writes(before, l->reads[0]));
+            sorted = true;
+        } else if (launch_writes(l, (struct span){.place = PLACE_ROUTE}))
+            sorted = false;
+        if (l->args == ARGS_GEMM && l->a.gemm.tile)
+            assert_int_equal(l->a.gemm.tile_there, sorted);
+    }
+}
+
+static void lower_mixture(const struct mixture *m, const char *card, uint32_t most)
+{
+    static const uint32_t rows[] = {1, 3, 8, 17, 113, 128, 129, 300, 2047, 2048, 2049, 4100};
+    struct fixture f;
+    struct err e = {0};
+    struct paper_card c = {0};
+    struct launch_list list = {0};
+    struct launch_step s;
+    struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+    const struct device_shape shape = {&kv, most, most, most};
+    const struct operand x = begin(&f);
+    add_mixture(&f, x, m);
+    add_mixture(&f, x, m);
+    end(&f, x);
+    assert_int_equal(profile_stored(card, &c.profile, &e), 0);
+    if (paper_open(&c, &f.plan, &f.weights, &shape, m->exact, &e))
+        fail_msg("%s", e.text);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] <= most; i++) {
+        const struct step_class class = paper_step(&c, rows[i], rows[i], i % 2, &s);
+        assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+        check_experts(&c, &list, &s);
+    }
+    launch_free(&list);
+    paper_free(&c);
+    drop(&f);
+}
+
+static void test_early_reads_of_experts(void **state)
+{
+    (void)state;
+    static const char *const cards[] = {"H200", "A100", "RTX 4090"};
+    static const uint32_t experts[] = {1, 7, 128, 130, 512}, used[] = {1, 4, 8, 22, 32};
+    static const struct mixture kinds[] = {{.type = DTYPE_Q4_K},
+                                           {.type = DTYPE_F16, .shared = true},
+                                           {.type = DTYPE_Q5_K, .exact = true},
+                                           {.type = DTYPE_Q4_K, .side = MOE_BELOW, .shared = true},
+                                           {.type = DTYPE_Q4_K, .side = MOE_ABOVE},
+                                           {.type = DTYPE_Q4_K, .nearness = true},
+                                           {.type = DTYPE_Q4_K, .scales_input = true},
+                                           {.type = DTYPE_Q4_K, .identities = 5},
+                                           {.type = DTYPE_Q4_K, .groups = 2}};
+    for (size_t i = 0; i < sizeof experts / sizeof *experts; i++)
+        for (size_t j = 0; j < sizeof used / sizeof *used; j++)
+            for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+                struct mixture m = kinds[k];
+                m.experts = experts[i];
+                m.used = used[j];
+                if (m.used <= m.experts && (!m.groups || (m.experts % 2 == 0 && m.experts / 2 >= m.used)))
+                    lower_mixture(&m, cards[(i + j + k) % 3], k ? 2100 : 4100);
+            }
 }
 
 /* Rows of k values that are normed and packed for one product; how many launches are left. */
@@ -1276,9 +1395,10 @@ int main(void)
         cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
         cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
         cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_combine_rows),
-        cmocka_unit_test(test_sorts),           cmocka_unit_test(test_blas_rows),
-        cmocka_unit_test(test_chunks),          cmocka_unit_test(test_chunk_numbers),
+        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_early_reads_of_experts),
+        cmocka_unit_test(test_combine_rows),    cmocka_unit_test(test_sorts),
+        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,9 +224,9 @@ struct pack_args {
     const float *slot_weight; /* or NULL: row slot[i] times slot_weight[slot[i]] */
     struct pack_sum sum;
     uint32_t used; /* experts of a row */
-    uint32_t late; /* the successor reads what the predecessor wrote, and starts when that has ended */
-    uint32_t x_there,
-        pad; /* x_there: with `slot`; x is written before the kernel starts: it is read without waiting */
+    /* With `slot`: x is complete when the kernel starts, so it is read before the wait; and the successor starts only after
+     * the wait, so it finds complete what the predecessor wrote. */
+    uint32_t x_there;
 };
 
 struct tail_args {
@@ -488,13 +488,14 @@ struct group_args {
     uint32_t rows, most_tiles; /* rows of a tile, a multiple of eight; tiles there may be */
     uint32_t first, end;       /* experts whose pairs have slots */
     uint32_t identities;       /* choices from this number on are identities */
-    uint32_t late, pad;        /* late: as in struct pack_args */
-    int32_t *slot;             /* (m, used): where the pair lies, or SLOT_* */
-    int32_t *slot_row;         /* (most_tiles * rows): its row, -1 = padding */
-    const float *weight;       /* (m, used), or NULL: */
-    float *slot_weight;        /* (most_tiles * rows): the pair's */
-    int32_t *group_expert;     /* of each eight slots, -1 = none */
-    struct moe_tile *tile;     /* (most_tiles) */
+    /* The successor starts only after this kernel's wait, so it finds complete what the predecessor wrote. */
+    uint32_t late, pad;
+    int32_t *slot;         /* (m, used): where the pair lies, or SLOT_* */
+    int32_t *slot_row;     /* (most_tiles * rows): its row, -1 = padding */
+    const float *weight;   /* (m, used), or NULL: */
+    float *slot_weight;    /* (most_tiles * rows): the pair's */
+    int32_t *group_expert; /* of each eight slots, -1 = none */
+    struct moe_tile *tile; /* (most_tiles) */
 };
 
 /* Choice and grouping of up to SORT_ROWS rows by one cluster of blocks; `expert` is not written. */

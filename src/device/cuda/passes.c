@@ -613,10 +613,9 @@ void pass_choose_kernels(const struct lower *l, const struct step_class *c, stru
     }
 }
 
-/* What kernels may read before they wait. The sorting lets its successor, which packs the rows of slots, start only when
- * each of its blocks has waited for its predecessor: those rows are in memory then. That one does the same: when its own
- * successor starts, the sorting has ended. No later launch starts before that successor has, whose blocks let theirs
- * start, so all of them find the list of tiles. Rows and list change again only in launches that wait for all of these. */
+/* What kernels may read before they wait. The sorting starts its successor, which packs rows for slots, only after its own
+ * wait: x is complete then. The packing does the same, so the list of tiles is complete for every later launch. x and the
+ * list change again only in launches that wait for all of these. */
 void pass_tiles_there(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
     const struct span route = {.place = PLACE_ROUTE};
@@ -628,7 +627,7 @@ void pass_tiles_there(const struct lower *l, const struct step_class *c, struct 
         if ((sort->args != ARGS_GROUP && sort->args != ARGS_SORT) || rows->args != ARGS_PACK || !p->slot)
             continue;
         struct group_args *g = sort->args == ARGS_SORT ? &sort->a.sort.group : &sort->a.group;
-        g->late = p->late = p->x_there = 1;
+        g->late = p->x_there = 1;
         for (uint32_t j = i + 2; j < list->count && !launch_writes(&list->all[j], route); j++)
             if (list->all[j].args == ARGS_GEMM && list->all[j].a.gemm.tile)
                 list->all[j].a.gemm.tile_there = 1;

@@ -65,7 +65,7 @@ static __device__ __forceinline__ void sum8(const struct pack_args &p, uint32_t 
     }
 }
 
-/* Where a row's experts have left what they give: lane j knows of choice j. */
+/* Where the results of a row's experts are: lane j has choice j. */
 struct combine_row {
     const float *from; /* NULL: nowhere */
     float weight, shared;
@@ -170,10 +170,14 @@ static __device__ __forceinline__ void combine_columns(uint32_t k, const struct 
     }
 }
 
-/* A row is there; or there, and goes to slots; or it is made: behind a product, or of what experts give. */
-enum rows_from { ROWS_THERE, ROWS_FOR_SLOTS, ROWS_SUMMED, ROWS_COMBINED };
+enum rows_from {
+    ROWS_THERE,     /* x has it */
+    ROWS_FOR_SLOTS, /* x has it, and it goes to the slots of its experts */
+    ROWS_SUMMED,    /* it is made of a product's results */
+    ROWS_COMBINED   /* it is made of experts' results */
+};
 
-/* load8 past L1, which may have an older x where the kernel does not wait before. */
+/* load8 past L1, which may hold an older x if the kernel has not waited. */
 static __device__ __forceinline__ void load8_past(const float *x, uint32_t left, bool aligned, float v[8])
 {
     if (aligned && left >= 8) {
@@ -186,13 +190,6 @@ static __device__ __forceinline__ void load8_past(const float *x, uint32_t left,
     }
 }
 
-static __device__ __forceinline__ void slots_wait(const struct pack_args &p)
-{
-    dep_wait();
-    if (p.late)
-        dep_launch();
-}
-
 /* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
  * 8 values of each. */
 template <int NORM_COLUMNS, enum rows_from FROM>
@@ -201,7 +198,8 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
 {
     __shared__ float room[3][32];
     constexpr bool SLOTS = FROM == ROWS_FOR_SLOTS;
-    if (!SLOTS || !p.late)
+    const bool x_there = SLOTS && p.x_there;
+    if (!x_there)
         dep_launch();
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     uint32_t row = blockIdx.x, from = SLOTS ? row / p.used : row;
@@ -218,10 +216,8 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
             for (int j = 0; j < 8; j++)
                 w[i][j] = 1.0f;
     }
-    if (!SLOTS)
+    if (!x_there)
         dep_wait();
-    else if (!p.x_there)
-        slots_wait(p);
     if (FROM == ROWS_THERE && p.x_row)
         from = (uint32_t)p.x_row[row];
     const float *x = p.x + (uint64_t)from * p.ldx;
@@ -256,8 +252,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     if (p.norm.kind != NORM_NONE)
         scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
     if (SLOTS) {
-        if (p.x_there)
-            slots_wait(p);
+        if (x_there) {
+            dep_wait();
+            dep_launch();
+        }
         if (p.slot[row] < 0)
             return;
         row = (uint32_t)p.slot[row];
