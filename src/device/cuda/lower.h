@@ -21,6 +21,7 @@ enum {
     TILE_QUERIES = 64,     /* of prefill attention */
     DECODE_QUERIES = 16,   /* sequences with at most this many (row, head of a group) pairs are decode */
     MOE_ROWS = 2048,       /* rows of an expert layer at a time, at most */
+    MOE_PAIRS = 1 << 15,   /* and pairs of a row and an expert: blocks of a grid, words of shared memory */
     NORM_WIDTH_MOST = 32 * 1024, /* norm_pack keeps a row in registers */
     GEMM_NORM_MOST = 4096,       /* inputs of a product that holds its row until the norm is known */
     GEMM_ROW_MOST = 28672,       /* or need not */

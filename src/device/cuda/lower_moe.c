@@ -13,7 +13,8 @@ uint32_t lower_moe_rows(const struct op_moe *o, uint32_t k, uint32_t f, uint32_t
     enum { LEAST = 256, BYTES = 1 << 30 };
     const uint64_t each = 2ull * (k > f ? k : f) + 4ull * (2 * f > n ? 2 * f : n);
     uint32_t rows = MOE_ROWS;
-    while (rows > LEAST && lower_moe_slots(rows, o->used, o->experts) * each > BYTES)
+    while (rows > LEAST &&
+           (rows * o->used > MOE_PAIRS || lower_moe_slots(rows, o->used, o->experts) * each > BYTES))
         rows /= 2;
     return rows;
 }
