@@ -97,12 +97,14 @@ static __device__ void dequant_q4k(const struct dequant_args &p)
 
 extern "C" __global__ void __launch_bounds__(256) dequant_tile(const __grid_constant__ struct dequant_args p)
 {
+    dep_wait();
     dequant_q4k(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) dequant(const __grid_constant__ struct dequant_args p)
 {
     const uint32_t r = p.first + blockIdx.x;
+    dep_wait();
     switch (p.w.fmt) {
 #define CASE(f)                                                                                              \
     case f:                                                                                                  \
