@@ -211,7 +211,7 @@ bool gpu_gemm_many_as(const struct gpu_profile *g, const struct gpu_many *p, uin
     how->split = split;
     how->grid.y = bands;
     how->grid.z = split;
-    return how->held &&
+    return how->held && split <= gpu_blocks(p->k, TILE_COLS) &&
            (split == 1 || (uint64_t)bands * how->grid.x * split <= (uint64_t)how->held * (uint64_t)g->sms);
 }
 
