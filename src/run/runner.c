@@ -230,7 +230,7 @@ static int runner_split(struct runner *r, const struct weights *weights, const s
     if (!o->no_pin && !o->device_options.exact) /* then nothing is sent */
         runner_pin(r, weights, shape, rest.no_repack);
     sent.pin_most = r->pinned;
-    if (sent.memory) /* what it keeps would be within no limit */
+    if (sent.memory || o->no_keep) /* what it keeps would be within no limit */
         sent.copies = 0;
     sent.memory = 0;
     sent.fp8 = false;

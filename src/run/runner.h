@@ -44,6 +44,7 @@ struct runner_options {
     bool sent_fixed;
     uint32_t sent_experts;
     bool no_pin;   /* weights that are sent are copied first: their own memory is not pinned */
+    bool no_keep;  /* and they do not stay on the card */
     bool kv_whole; /* all pages have memory from the start */
     /* Of a plan that keeps state: slots beside those of the sequences, for the prefix tree and for draft tokens;
      * 0 = none. Where memory is short there are fewer. */

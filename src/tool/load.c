@@ -58,6 +58,7 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
     /* models that share a limit take what they need */
     const bool shared = args_has(a, "memory") && args_int(a, "memory", 0);
     r->no_pin = args_flag(a, "no-pinned-weights") || shared;
+    r->no_keep = shared;
     const int64_t copies = args_int(a, "gpu-copies", shared && !r->device_options.fp8 ? 0 : -1);
     r->device_options.copies = copies < 0 ? COPIES_AUTO : (uint64_t)copies;
     r->device_options.no_parity = args_flag(a, "no-parity");

@@ -15,7 +15,12 @@
     {"gpu-layers", 0, ARG_TEXT, "N", "layers on the GPU: a number, all, or auto (as many as fit)", 0, 0},    \
         {"cpu-moe", 0, ARG_FLAG, NULL, "experts stay on the CPU, the rest goes to the GPU", 0, 0},           \
         {"gpu-memory", 0, ARG_TEXT, "SIZE", "limit of GPU memory, such as 8G", 0, 0},                        \
-        {"gpu-copies", 0, ARG_BYTES, "SIZE", "of it for copies of weights, for prompts (default: most)", 0,  \
+        {"gpu-copies",                                                                                       \
+         0,                                                                                                  \
+         ARG_BYTES,                                                                                          \
+         "SIZE",                                                                                             \
+         "for prompts: decoded weights, and as much for the CPU's (default: most)",                          \
+         0,                                                                                                  \
          1e15},                                                                                              \
         {"no-pinned-weights",                                                                                \
          0,                                                                                                  \

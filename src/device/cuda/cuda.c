@@ -110,10 +110,11 @@ static int cuda_write_state(struct device *base, int32_t slot, const void *host,
 
 /* ---- scratch ---- */
 
-/* Whether weights may stay decoded; if `--gpu-copies` asked for it, says why not. */
+/* Whether weights may stay decoded; if `--gpu-copies` asked for it, and for nothing else, says why not. */
 static int check_copies(struct cuda_device *d, bool *may, struct err *e)
 {
-    const bool asked = d->options.fp8 || (d->options.copies && d->options.copies != COPIES_AUTO);
+    const bool bytes = d->options.copies && d->options.copies != COPIES_AUTO && !d->plan->part,
+               asked = d->options.fp8 || bytes;
     *may = d->at.decoded_bytes != 0;
     if (!*may && asked)
         log_warn("%s has no effect %s", d->options.fp8 ? "--prefill fp8" : "--gpu-copies",
@@ -271,8 +272,7 @@ static int cuda_prepare(struct device *base, const struct plan *p, const struct 
         gpu_sync(d->g, e) || send_adapters(d, p, e) ||
         (!d->options.no_parity && !d->sender && parity_check(d, &sizes, e)))
         return -1;
-    if ((!d->sender && take_copies(d, p, e)) ||
-        cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e))
+    if ((!d->sender && take_copies(d, p, e)) || cache_reserve(&d->cache, &d->lower, max_rows, max_outs, e))
         return -1;
     if (d->sender)
         sender_fill(d->sender);
@@ -524,8 +524,7 @@ static int cuda_write_rows(struct device *base, uint32_t buffer, uint32_t rows, 
         return -1;
     size_t bytes = (size_t)rows * d->plan->width[buffer] * sizeof *host;
     if (is_pinned(d, host, bytes)) /* and waits: the other device may write to it next */
-        return gpu_fetch(d->g, (cu_ptr)d->at.buffer[buffer], host, bytes, "sending rows", e) ||
-                       finish(d, e)
+        return gpu_fetch(d->g, (cu_ptr)d->at.buffer[buffer], host, bytes, "sending rows", e) || finish(d, e)
                    ? -1
                    : 0;
     memcpy(d->mirror, host, bytes);
@@ -668,7 +667,6 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
         m->kv += d->kv_memory[i].backed;
     m->kv += d->state_memory.backed;
     m->scratch -= m->kv;
-    m->copies = copies_bytes(&d->copies) + (d->sender ? sender_kept(d->sender) : 0);
     if (d->g->cu->mem_info(&available, &total) == CU_OK) {
         m->total = total;
         m->free = available + gpu_spare_bytes(d->g->card);
