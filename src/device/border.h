@@ -20,10 +20,10 @@ struct border {
     uint32_t at;
     struct border_class {
         bool known;
-        double link,
-            other;  /* seconds, in all operations: of an expert on the link; of what is not in the others, where s < E */
-        double cpu;       /* of an expert on the rest, for each unit of border_work */
-        uint32_t divided; /* so many steps had experts on the rest; they are counted up to a limit */
+        /* Seconds in all operations: of an expert on the link; of one on the rest, for each unit of border_work; of what
+         * is in neither, where s < E. */
+        double link, cpu, other;
+        uint32_t divided; /* steps that had experts on the rest, counted up to a limit */
     } class[BORDER_CLASSES];
 };
 

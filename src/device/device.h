@@ -27,12 +27,13 @@ struct device_options {
     bool exact;         /* float activations and F32 KV: the oracle's arithmetic */
     const char *tier;   /* CPU: most this kernel tier (kernels_tier names them); NULL = the best */
     uint64_t memory;    /* CUDA: bytes it may use; 0 = what is free */
-    /* CUDA: bytes for decoded copies of weights (fp16) for many rows; with `streamed`, for sent weights that stay; 0 = none */
+    bool fp8;           /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
+    bool no_parity;     /* CUDA: skip the parity gate */
+    /* CUDA: bytes for decoded copies of weights (fp16), for many rows; 0 = none. With `streamed`: for weights that stay. */
     uint64_t copies;
-    bool fp8;   /* CUDA: products of many rows in fp8 (e4m3): faster, and less exact */
-    bool no_parity; /* CUDA: skip the parity gate */
-    bool streamed; /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs */
-    uint64_t pin_most; /* CUDA: at most so many bytes of streamed weights are pinned in host memory; 0 = none */
+    /* CUDA: weights stay in host memory; each operation's are sent to the card when it runs. */
+    bool streamed;
+    uint64_t pin_most; /* at most this many bytes of them are pinned there; 0 = none */
 };
 
 /* How KV is stored. Page 0 of every group is trash: padded rows write there, and it is never read. */
@@ -131,7 +132,6 @@ struct step {
 struct device_memory {
     uint64_t weights, scratch, total;
     uint64_t free;     /* with what copies would give back */
-    uint64_t copies;   /* of weights, as long as nothing else needs the memory */
     uint64_t kv;       /* memory that KV holds now; as a need: with all pages */
     uint64_t kv_least; /* as a need: with those that have memory from the start */
 };

@@ -52,9 +52,9 @@ struct split {
     struct split_way plain, streamed[STREAM_WAYS]; /* some may be empty */
     /* in streamed steps, and in those that are fresh; `experts` is 0 where none are divided */
     struct border border[2];
-    uint32_t results;     /* the device of the last operation */
+    uint32_t results;                      /* the device of the last operation */
     uint32_t backed[PLAN_GROUPS_MOST + 1]; /* pages with memory on all devices, of each group and of states */
-    double *seconds;      /* (all.plan.count): of a profiled step */
+    double *seconds;                       /* (all.plan.count): of a profiled step */
     uint32_t stream_rows; /* from this many rows on weights are streamed; 0 = by measurement */
 };
 

@@ -8,8 +8,8 @@
 
 enum { EXPERTS = 128, USED = 8 };
 
-/* Seconds: of an expert on the link; of one on the CPU for a row, and for its weights; of the other things; of passing rows to
- * and from the CPU where it computes any. */
+/* Seconds: of an expert on the link; of one on the CPU for a row, and for its weights; of the other things; of passing rows
+ * to and from the CPU where it computes any. */
 struct machine {
     double link, row, weights, other, pass;
 };
@@ -137,10 +137,8 @@ static void none_and_fixed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(comes_to_the_best),
-        cmocka_unit_test(lengths_differ),
-        cmocka_unit_test(slow_first_step),
-        cmocka_unit_test(passing_costs),
+        cmocka_unit_test(comes_to_the_best), cmocka_unit_test(lengths_differ),
+        cmocka_unit_test(slow_first_step),   cmocka_unit_test(passing_costs),
         cmocka_unit_test(none_and_fixed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

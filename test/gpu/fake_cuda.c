@@ -58,13 +58,13 @@ int cuDeviceGetAttribute(int *v, int what, int d);
 int cuDeviceGetAttribute(int *v, int what, int d)
 {
     (void)d;
-    *v = what == 102 && S.cannot_map  ? 0
+    *v = what == 102 && S.cannot_map   ? 0
          : what == 91 && S.cannot_read ? 0
-         : what == 75                 ? S.major
-         : what == 76                 ? S.minor
-         : what == 16                 ? 4
-         : what == 97                 ? 200 << 10
-                                      : 1000000;
+         : what == 75                  ? S.major
+         : what == 76                  ? S.minor
+         : what == 16                  ? 4
+         : what == 97                  ? 200 << 10
+                                       : 1000000;
     return OK;
 }
 

@@ -20,8 +20,7 @@ static __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t count)
     bar_init(shared_address(bar), count);
 }
 
-/* Copies that are started behind a barrier of the block, or of the warp where a lane starts them, see, and do not
- * overtake, what this thread did to shared memory. */
+/* Orders what this thread did to shared memory before bulk copies that start after a barrier (of the block or the warp). */
 static __device__ __forceinline__ void copies_after()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -33,8 +33,8 @@ struct cuda_device {
     cu_ptr state; /* slots of state */
     struct kv_memory state_memory;
     uint64_t slot_bytes;
-    uint32_t states, states_least; /* least: those that always have memory */
-    uint32_t backed[PLAN_GROUPS_MOST + 1]; /* pages that `back` was asked for last, of each group and of states */
+    uint32_t states, states_least;         /* least: those that always have memory */
+    uint32_t backed[PLAN_GROUPS_MOST + 1]; /* pages that `back` was asked for, of each group and of states */
 
     /* scratch, all of it one allocation */
     cu_ptr scratch;

@@ -505,8 +505,8 @@ struct gemm_rows {
 };
 
 /* The block's tile of experts' rows. Where the sorting is known to have ended (p.tile_there) it is read without waiting for
- * the predecessor, so that weights are on their way when that ends; the caller waits before it reads x, or returns. Past L1,
- * which may have an older list, and never behind dep_wait. */
+ * the predecessor, so that weights are on their way when that ends; the caller waits before it reads x, or returns. The
+ * load goes past L1, which may hold an older list. It is volatile, so the compiler leaves it where it is. */
 static __device__ __forceinline__ struct moe_tile gemm_tile_of(const struct gemm_args &p)
 {
     struct moe_tile t;

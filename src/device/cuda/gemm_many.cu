@@ -32,8 +32,8 @@ static __device__ __forceinline__ uint32_t same(uint32_t v)
     return __shfl_sync(~0u, v, 0);
 }
 
-/* Waits for what was copied to a stage of a warp's ring. turns: a bit for each stage, the parity of the phase
- * of its barrier that is waited for next; nothing is copied that is not waited for. */
+/* Waits for what was copied to a stage of a warp's ring. turns: a bit for each stage, the parity of the phase to wait for
+ * next. Every copy is waited for once. */
 static __device__ __forceinline__ void many_await(uint32_t full, uint32_t stage, uint32_t &turns)
 {
     bar_wait(full + 8 * stage, turns >> stage & 1);
@@ -817,9 +817,9 @@ struct many_bars {
             bar_init(full + threadIdx.x, 1);
         bar_made();
     }
-    /* Behind a piece, when all warps have left all of x: a stage's last chunk, whose place nothing takes in this piece, is
-     * waited for, too, so that no phase is passed over. chunks: so far. */
-    __device__ __forceinline__ void passed(uint32_t chunks, uint32_t bits)
+    /* After a piece that others follow, when all warps have left all of x: waits for the last phase of each stage, whose
+     * place no chunk of this piece takes. It has ended; synccheck reports phases that nothing waits for. chunks: so far. */
+    __device__ __forceinline__ void await_empty(uint32_t chunks, uint32_t bits)
     {
         const uint32_t stage = threadIdx.x, behind = (chunks - 1 - stage) & ((1u << bits) - 1);
         if (stage < 1u << bits && stage < chunks)
@@ -875,7 +875,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     bars.make();
     auto s = many_find_share<ROWS <= MANY_STREAM_K>(p, columns);
     __syncthreads();
-    uint32_t chunks = 0; /* of x, of the pieces before */
+    uint32_t chunks = 0; /* of x, in all pieces so far */
     for (bool begun = false;;) {
         const struct piece at = s.piece;
         const bool hands = s.stream_k() && at.from, takes = s.stream_k() && !at.from && at.to < columns;
@@ -899,7 +899,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
         const bool more = s.next(columns);
         __syncthreads(); /* all have used the rings */
         if (more)
-            bars.passed(chunks, p.stages);
+            bars.await_empty(chunks, p.stages);
         if (takes)
             many_take<ROWS>(p, acc, stream_k_owner(s.bands * columns, gridDim.y, (at.band + 1) * columns - 1));
         if (!hands)

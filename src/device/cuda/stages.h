@@ -14,8 +14,9 @@ struct stage_room {
     void *ready, *unused; /* events: the weights are there; they have been used */
     uint32_t stage;       /* whose weights it has, or gets; STAGE_NONE */
     uint64_t turn;        /* for which of the sender's turns */
-    uint32_t have, coming; /* experts below `have` are here, below `coming` once the jobs that are taken now are sent; of
-                            * a stage that is not divided: 0, or UINT32_MAX */
+    /* Experts below `have` are here, those below `coming` once the jobs that are taken now are sent. Of a stage that is not
+     * divided: 0, or UINT32_MAX. */
+    uint32_t have, coming;
     uint32_t left; /* jobs that are not sent yet */
     bool begun;    /* one is: the room was unused by then */
     bool ended;    /* all are, but some of a turn before it are not */

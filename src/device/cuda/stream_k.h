@@ -4,8 +4,8 @@
  *   columns  |----band 0----|----band 1----|----band 2----|
  *   shares   |--block 0--|--block 1--|--block 2--|--block 3-|
  *
- * Shares are equal within one column. A band that is cut belongs to the block with its first column: that has its other
- * columns last, so it waits for as short as can be for the sums of the others, which have theirs first. Plain C that nvcc
+ * Shares are equal within one column. A band that is cut belongs to the block that has its first column. That block computes
+ * the band last and the others compute their part of it first, so it waits briefly for their sums. Plain C that nvcc
  * compiles too; tested on the host. No result needs more than 32 bits while blocks x (work + 1) fits (stream_k_fits): 64-bit
  * divisions are long on a card. */
 #pragma once
