@@ -226,6 +226,7 @@ static void ablate(struct rig *r, const struct preset *p, uint32_t streams, uint
         uint32_t from, count;
     } part[] = {{"nothing", 0, 0},
                 {"norm_pack", K_NORM_PACK, 3},
+                {"norm_slots", K_NORM_SLOTS, 3},
                 {"qkv_finish", K_QKV, 1},
                 {"attn_decode", K_ATTN_DECODE, 16},
                 {"act_pack", K_ACT_PACK, 2},

@@ -1,5 +1,5 @@
-/* The choice of experts of one row by a block: from the router's logits to experts, and their weights. A gating is a row
- * of the two functions at the top. */
+/* The choice of experts of one row, by a block or by a warp: from the router's logits to experts and their weights. A
+ * gating is a row of the two functions at the top. */
 #pragma once
 
 #include "device/cuda/common.cuh"
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void choice_weights(const struct route_args &p
 
 /* ---- by a warp, in registers: up to 32 * EACH experts, without groups and nearness ---- */
 
-/* In the order of numbers; more than 0. */
+/* An unsigned key in the order of the floats; 0 stands for what is chosen. */
 static __device__ __forceinline__ uint32_t choice_order(float x)
 {
     const uint32_t bits = __float_as_uint(x + 0.0f); /* one zero */

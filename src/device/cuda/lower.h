@@ -74,7 +74,7 @@ struct kept_weight {
 
 /* Ways to lower that tests and benchmarks compare. */
 struct lower_options {
-    bool no_fuse;        /* one row: products do not make their input, nor apply the activation */
+    bool no_fuse;        /* launches do one thing each; nothing is read before a kernel's wait */
     bool no_wide;        /* attention of many queries without wgmma */
     uint32_t stages;     /* of decode attention; 0: as it costs least */
     uint32_t stream_k;   /* gemm_many where it can be, with that many shares at most; 0: as it costs least */

@@ -1,6 +1,7 @@
 /* Experts: the choice for each row, the grouping of (row, expert) pairs so that an expert's rows lie
  * together in tiles, and the weighted sum at the end. */
 #include "device/cuda/choice.cuh"
+#include "device/cuda/cluster.cuh"
 
 /* ---- the router ---- */
 
@@ -465,24 +466,6 @@ extern "C" __global__ void __launch_bounds__(256) moe_group(const __grid_constan
 /* ---- both at once, of few rows ---- */
 
 #if __CUDA_ARCH__ >= 900
-/* Where blocks of the cluster find the same place of block number `block`. */
-static __device__ __forceinline__ uint32_t sort_address(const void *p, uint32_t block)
-{
-    uint32_t at;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(block));
-    return at;
-}
-
-static __device__ __forceinline__ void sort_arrive()
-{
-    asm volatile("barrier.cluster.arrive;" ::: "memory");
-}
-
-static __device__ __forceinline__ void sort_wait()
-{
-    asm volatile("barrier.cluster.wait;" ::: "memory");
-}
-
 /* The cluster's blocks share the rows, a warp a row, and tell each other which experts these have chosen; then each sorts
  * the pairs of some of the experts, as moe_group does. */
 template <int EACH> static __device__ __forceinline__ void sort_body(const struct sort_args &p)
@@ -497,7 +480,7 @@ template <int EACH> static __device__ __forceinline__ void sort_body(const struc
         g.count[i] = 0;
     for (uint32_t i = pairs + threadIdx.x; i < (pairs + 127) / 128 * 128; i += SORT_THREADS)
         chosen[i] = 0xffff;
-    sort_arrive();
+    cluster_arrive();
     args_ahead(p);
     dep_wait();
     if (p.group.late)
@@ -508,45 +491,43 @@ template <int EACH> static __device__ __forceinline__ void sort_body(const struc
         if (!direct)
             c.row(p.route);
         c.choose(p.route, direct);
-        sort_wait(); /* all blocks have begun: their memory is there */
+        cluster_wait(); /* all blocks have begun: their memory is there */
         const uint32_t at = row * p.route.used + lane;
         if (lane < p.route.used)
             for (uint32_t i = 0; i < SORT_BLOCKS; i++)
-                asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(sort_address(chosen + at, i)),
+                asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(cluster_address(chosen + at, i)),
                              "h"((uint16_t)c.expert)
                              : "memory");
-        sort_arrive();
+        cluster_arrive();
         if (direct)
             c.row(p.route);
         const float w = c.weight(p.route);
         if (lane < p.route.used)
             p.route.weight[at] = w;
     } else {
-        sort_wait();
-        sort_arrive();
+        cluster_wait();
+        cluster_arrive();
     }
-    sort_wait();
+    cluster_wait();
     for (uint32_t i = threadIdx.x; i < pairs; i += SORT_THREADS)
         group_count(p.group, g.count, i, chosen[i]);
     __syncthreads();
     group_rows(p.group, g, chosen);
 }
-#define SORT_CLUSTER __cluster_dims__(SORT_BLOCKS, 1, 1)
 #else /* no clusters: nothing launches them */
 template <int EACH> static __device__ __forceinline__ void sort_body(const struct sort_args &)
 {
 }
-#define SORT_CLUSTER
 #endif
 
 /* Of up to 128 and 256 experts. */
-extern "C" __global__ void SORT_CLUSTER __launch_bounds__(SORT_THREADS)
+extern "C" __global__ void CLUSTER(SORT_BLOCKS) __launch_bounds__(SORT_THREADS)
     moe_sort_4(const __grid_constant__ struct sort_args p)
 {
     sort_body<4>(p);
 }
 
-extern "C" __global__ void SORT_CLUSTER __launch_bounds__(SORT_THREADS)
+extern "C" __global__ void CLUSTER(SORT_BLOCKS) __launch_bounds__(SORT_THREADS)
     moe_sort_8(const __grid_constant__ struct sort_args p)
 {
     sort_body<8>(p);

@@ -1,6 +1,6 @@
 /* Small operations on rows for callers of the public header, and the choice of a token on the GPU. */
 #include "base/noise.h"
-#include "device/cuda/common.cuh"
+#include "device/cuda/cluster.cuh"
 #include "device/device.h"
 
 /* y = f(x, w) for m rows of n; w is a second operand of the same shape, or a vector (bias). */
@@ -206,51 +206,21 @@ struct pick_room {
     struct pick_drawn drawn[PICK_WARPS], draws[PICK_BLOCKS];
 };
 
+/* Blocks of a row; without clusters the first block has all of it, and the others nothing. */
+static __device__ __forceinline__ uint32_t pick_blocks()
+{
 #if __CUDA_ARCH__ >= 900
-#define PICK_CLUSTER __cluster_dims__(PICK_BLOCKS, 1, 1)
-static __device__ __forceinline__ uint32_t pick_blocks()
-{
     return PICK_BLOCKS;
-}
-static __device__ __forceinline__ void pick_arrive()
-{
-    asm volatile("barrier.cluster.arrive;" ::: "memory");
-}
-static __device__ __forceinline__ void pick_wait()
-{
-    asm volatile("barrier.cluster.wait;" ::: "memory");
-}
-/* The same place in the shared memory of another block of the row. */
-template <typename T> static __device__ __forceinline__ T *pick_of(T *p, uint32_t block)
-{
-    T *r;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(r) : "l"(p), "r"(block));
-    return r;
-}
-#else /* no clusters: the first block has all of the row, and the others nothing */
-#define PICK_CLUSTER
-static __device__ __forceinline__ uint32_t pick_blocks()
-{
+#else
     return 1;
-}
-static __device__ __forceinline__ void pick_arrive()
-{
-}
-static __device__ __forceinline__ void pick_wait()
-{
-    __syncthreads();
-}
-template <typename T> static __device__ __forceinline__ T *pick_of(T *p, uint32_t)
-{
-    return p;
-}
 #endif
+}
 
 /* All blocks of the row wait for each other. */
 static __device__ __forceinline__ void pick_meet()
 {
-    pick_arrive();
-    pick_wait();
+    cluster_arrive();
+    cluster_wait();
 }
 
 static __device__ __forceinline__ uint32_t pick_rank(const struct pick_view &r, float x)
@@ -370,7 +340,7 @@ static __device__ __forceinline__ void pick_count(const struct pick_view &r, str
 /* What lies up to a rank, into the room of the row's first block, as far as it has place. s->listed counts all. */
 static __device__ void pick_gather(const struct pick_view &r, uint32_t most, struct pick_room *s)
 {
-    struct pick_room *to = pick_of(s, 0);
+    struct pick_room *to = cluster_at(s, 0);
     pick_each(r, [&](float x, uint32_t i) {
         if (!(x > -INFINITY) || pick_rank(r, x) > most)
             return;
@@ -388,7 +358,7 @@ template <bool MASS>
 static __device__ uint32_t pick_first(const struct pick_view &slice, struct pick_view *all, uint32_t *most,
                                       double want, struct pick_room *s)
 {
-    struct pick_room *to = pick_of(s, 0);
+    struct pick_room *to = cluster_at(s, 0);
     pick_count<MASS>(slice, {0, 0}, *most, s);
     for (uint32_t i = threadIdx.x; blockIdx.x && i < PICK_BINS; i += PICK_THREADS)
         if (MASS && s->bin.mass[i])
@@ -399,7 +369,7 @@ static __device__ uint32_t pick_first(const struct pick_view &slice, struct pick
     if (blockIdx.x == 0) {
         pick_bin<MASS>(s, PICK_BINS, true, want);
         if (threadIdx.x < pick_blocks())
-            *pick_of(&s->digit, threadIdx.x) = s->digit;
+            *cluster_at(&s->digit, threadIdx.x) = s->digit;
     }
     pick_meet();
     const uint32_t digit = s->digit, end = digit << 21 | 0x1fffff;
@@ -470,7 +440,7 @@ static __device__ struct pick_drawn pick_draw_all(const struct pick_view &slice,
 {
     struct pick_drawn best = pick_draw(slice, p, 0xffffffffu, s);
     if (threadIdx.x == 0)
-        *pick_of(&s->draws[blockIdx.x], 0) = best;
+        *cluster_at(&s->draws[blockIdx.x], 0) = best;
     pick_meet();
     for (uint32_t i = 0; blockIdx.x == 0 && i < pick_blocks(); i++)
         best = pick_better(s->draws[i], best);
@@ -525,11 +495,11 @@ static __device__ bool pick_range(struct pick_view *r, struct best *out, struct 
     if (lane == 0)
         s->slice[warp] = b;
     __syncthreads();
-    pick_wait(); /* all blocks have begun: their memory is there */
+    cluster_wait(); /* all blocks have begun: their memory is there */
     if (warp == 0) {
         b = pick_join_lanes(s->slice[lane], PICK_WARPS);
         if (lane < pick_blocks())
-            *pick_of(&s->slices[blockIdx.x], lane) = b;
+            *cluster_at(&s->slices[blockIdx.x], lane) = b;
     }
     pick_meet();
     b = s->slices[0];
@@ -564,7 +534,7 @@ static __device__ int32_t pick_token(const struct pick_row &row, const struct pi
 }
 
 /* grid: (PICK_BLOCKS, rows) */
-extern "C" __global__ void PICK_CLUSTER __launch_bounds__(PICK_THREADS)
+extern "C" __global__ void CLUSTER(PICK_BLOCKS) __launch_bounds__(PICK_THREADS)
     pick_rows(const __grid_constant__ struct pick_args p)
 {
     __shared__ struct pick_room s;
@@ -582,7 +552,7 @@ extern "C" __global__ void PICK_CLUSTER __launch_bounds__(PICK_THREADS)
     if (threadIdx.x == 0)
         s.listed = 0;
     __syncthreads();
-    pick_arrive();
+    cluster_arrive();
     dep_wait();
     pick_penalise(p, row, v, slice);
     struct best best;
