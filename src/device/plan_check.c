@@ -544,8 +544,12 @@ static int check_map(struct plan_checker *c, const struct op_map *o)
         (o->like.buffer && check_operand(c, o->like, o->width, "row that it is like")) ||
         (o->by.buffer && check_operand(c, o->by, o->width, "factors")))
         return -1;
-    if (o->norm.heads > 1 && o->residual.buffer && check_apart(c, o->residual, o->out))
-        return -1;
+    if (o->norm.heads > 1) { /* a slice is stored while others are read */
+        const struct operand read[] = {o->residual, o->like, o->by};
+        for (int i = 0; i < 3; i++)
+            if (read[i].buffer && check_apart(c, read[i], o->out))
+                return -1;
+    }
     return check_operand(c, o->in, o->width, "input") || check_operand(c, o->out, o->width, "output") ? -1
                                                                                                       : 0;
 }

@@ -49,8 +49,12 @@ static void session_positions(const struct session *l, uint32_t *ctx)
 static void session_hide_head(struct model *m)
 {
     for (uint32_t i = 0; i < m->plan.count; i++)
-        if (m->plan.ops[i].kind == OP_LOGITS)
-            m->plan.ops[i].logits.head = (struct linear){0};
+        if (m->plan.ops[i].kind == OP_LOGITS) {
+            struct op_logits *o = &m->plan.ops[i].logits;
+            o->head = (struct linear){0}; /* its scale and its cap are not for rows */
+            o->scale = 1;
+            o->softcap = 0;
+        }
     m->plan.out_width = m->h.width;
 }
 

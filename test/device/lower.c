@@ -577,7 +577,7 @@ static void test_gate_input(void **state)
 static void test_conv_results(void **state)
 {
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         struct pass_test t;
         start(&t, i == 1 ? 2 : 1);
         t.c.single = true;
@@ -588,6 +588,8 @@ static void test_conv_results(void **state)
             (struct conv_args){.x = i == 2 ? here : there, .y = here + 512, .w = here, .keep = 1, .cols = 4};
         c->a.conv.channels = t.list.all[0].a.gemm.seg[0].w.n;
         c->a.conv.cols = i == 3 ? 5 : 4;
+        if (i < 4) /* 4: it writes where the row is that other blocks read */
+            p->a.gemm.in.x = here + 16 * 1024;
         pass_conv_results(&t.l, &t.c, &t.list);
         assert_int_equal(t.list.count, i ? 2 : 1); /* more rows, other results, more columns */
         assert_ptr_equal(t.list.all[0].a.gemm.conv.y, i ? NULL : here + 512);
@@ -1214,6 +1216,7 @@ static void test_chunks(void **state)
                                         .delta = cases[at].delta,
                                         .k_norm = {.kind = NORM_RMS, .heads = 2},
                                         .decay_each = cases[at].each,
+                                        .decay_kind = DECAY_EXP,
                                         .a = 1,
                                         .state = 1}};
         t.plan.count = 1;
@@ -1380,10 +1383,112 @@ static void test_blas_rows(void **state)
     }
 }
 
+/* A part of a plan that has the head alone: nothing else has counted room for decoded weights. */
+static void test_head_alone(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct paper_card c = {0};
+    struct launch_list list = {0};
+    struct launch_step s;
+    const struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16};
+    const struct device_shape shape = {&kv, 256, 256, 256};
+    end(&f, begin(&f));
+    assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+    if (paper_open(&c, &f.plan, &f.weights, &shape, false, &e))
+        fail_msg("%s", e.text);
+    const struct step_class class = paper_step(&c, 256, 256, false, &s);
+    assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+    for (uint32_t i = 0; i < list.count; i++)
+        if (list.all[i].args == ARGS_DEQUANT) {
+            const struct dequant_args *d = &list.all[i].a.dequant;
+            assert_in_range(2ull * d->rows * d->kp, 1, c.at.decoded_bytes);
+        }
+    launch_free(&list);
+    paper_free(&c);
+    drop(&f);
+}
+
+/* Rows are a dimension of grids that has 65,535 blocks at most. */
+static void test_most_rows(void **state)
+{
+    (void)state;
+    for (uint32_t rows = 65535; rows <= 65536; rows++) {
+        struct fixture f;
+        struct err e = {0};
+        struct paper_card c = {0};
+        const struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1}};
+        const struct device_shape shape = {&kv, rows, 1, 1};
+        const struct operand x = begin(&f);
+        add_attention(&f, x, 0, none);
+        f.plan.ops[2].attn.causal = false;
+        end(&f, x);
+        assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+        assert_int_equal(paper_open(&c, &f.plan, &f.weights, &shape, false, &e), rows > 65535 ? -1 : 0);
+        paper_free(&c);
+        drop(&f);
+    }
+}
+
+/* What an operation has and no kernel knows is refused, not left out. */
+static void test_refuses(void **state)
+{
+    (void)state;
+    const struct norm slices = {.kind = NORM_RMS, .heads = 8};
+    struct op o = {.kind = OP_SCAN, .scan.k_norm = {.kind = NORM_LAYER, .bias = 1}};
+    assert_non_null(lower_refuses(&o));
+    o = (struct op){.kind = OP_SCAN, .scan = {.decay_each = true, .decay_kind = DECAY_FIXED}};
+    assert_non_null(lower_refuses(&o)); /* there is no row of decays to read */
+    o = (struct op){.kind = OP_LATENT, .latent.rope = {.kind = ROPE_PAIRS, .axes = true}};
+    assert_non_null(lower_refuses(&o));
+    o = (struct op){.kind = OP_QKV, .qkv = {.clamp = 6, .q_norm = {.kind = NORM_LAYER}}};
+    assert_non_null(lower_refuses(&o)); /* its numbers would be of what was not clipped */
+    o.qkv.clamp_last = true;
+    assert_null(lower_refuses(&o));
+    o = (struct op){.kind = OP_FFN, .ffn.norm = slices};
+    assert_non_null(lower_refuses(&o));
+    o = (struct op){.kind = OP_FFN, .ffn.tail.after = slices};
+    assert_non_null(lower_refuses(&o));
+    o = (struct op){.kind = OP_OUT, .out.norm = slices};
+    assert_null(lower_refuses(&o));
+    const struct norm_args biased = {.kind = NORM_RMS, .heads = 8, .b = here};
+    assert_int_equal(gate_launches(1, biased, FMT_Q4_K_TILE), 2);
+}
+
+/* Rows without a head are scaled and capped, too. */
+static void test_rows_out(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct paper_card c = {0};
+    struct launch_list list = {0};
+    struct launch_step s;
+    const struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16};
+    const struct device_shape shape = {&kv, 4, 4, 4};
+    uint32_t finished = 0;
+    const struct operand x = begin(&f);
+    plan_add(&f.plan, OP_LOGITS, UINT32_MAX)->logits = (struct op_logits){.in = x, .scale = 1, .softcap = 30};
+    f.plan.out_width = WIDTH;
+    assert_int_equal(profile_stored("H200", &c.profile, &e), 0);
+    assert_int_equal(paper_open(&c, &f.plan, &f.weights, &shape, false, &e), 0);
+    const struct step_class class = paper_step(&c, 4, 4, false, &s);
+    assert_int_equal(lower_plan(&c.lower, &class, &list, &e), 0);
+    for (uint32_t i = 0; i < list.count; i++)
+        finished += list.all[i].args == ARGS_FINISH && list.all[i].a.finish.softcap == 30;
+    assert_int_equal(finished, 1);
+    launch_free(&list);
+    paper_free(&c);
+    drop(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
+        cmocka_unit_test(test_refuses),         cmocka_unit_test(test_rows_out),
+        cmocka_unit_test(test_head_alone),      cmocka_unit_test(test_most_rows),
         cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_sides),           cmocka_unit_test(test_merge_products),
         cmocka_unit_test(test_pair_activation), cmocka_unit_test(test_row_input),

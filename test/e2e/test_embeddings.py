@@ -161,6 +161,21 @@ def test_prompts_of_the_files(binary, quern, encoder, tmp_path):
     assert s.stop() == 0
 
 
+@pytest.mark.parametrize("family,key,values", [("gemma2", "final_logit_softcapping", [None, 2.0]),
+                                               ("cohere", "logit_scale", [1.0, 0.0625])])
+def test_vectors_are_no_logits(quern, tmp_path, family, key, values):
+    """What a decoder does to its logits, a cap or a scale, is not done to its vectors."""
+    got = []
+    for i, value in enumerate(values):
+        where = tmp_path / str(i)
+        shutil.copytree(ROOT / "test/data/arch" / family, where)
+        config = json.loads((where / "config.json").read_text())
+        assert key in config
+        (where / "config.json").write_text(json.dumps(config | {key: value}))
+        got.append(quern("embed", where, "--tokens", "1,2,3,4,5", "--no-normalize", "--pooling", "last", "--json").json())
+    assert got[0] == got[1] and np.abs(np.array(got[0])).max() > 0.5
+
+
 @pytest.mark.models
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "nomic-embed-text-v1.5.f16.gguf"])
 def test_a_real_encoder(binary, model, name):

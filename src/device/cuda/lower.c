@@ -363,6 +363,18 @@ static void lower_out(struct lowering *b, const struct op_out *o)
     lower_tail(b, &s, &o->linear, &o->tail);
 }
 
+static void put_finish(struct lowering *b, const struct op_logits *o, const float *bias, uint32_t n)
+{
+    if (!bias && o->scale == 1.0f && o->softcap <= 0.0f)
+        return;
+    struct launch *l = lowering_add(b, K_FINISH, ARGS_FINISH, gpu_grid(gpu_blocks(n, 256), 0, 1, 256, 0),
+                                    "scale, cap or bias of logits");
+    lowering_grid_rows(l, GRID_Y, 1);
+    l->a.finish = (struct finish_args){
+        .y = b->l->at->logits, .ldy = n, .bias = bias, .n = n, .scale = o->scale, .softcap = o->softcap};
+    l->reads[0] = l->writes[0] = span_of(PLACE_LOGITS);
+}
+
 /* Final norm alone: an encoder's rows are the results. */
 static void lower_rows_out(struct lowering *b, const struct op_logits *o)
 {
@@ -373,6 +385,7 @@ static void lower_rows_out(struct lowering *b, const struct op_logits *o)
                                 .norm = norm_of(b, &o->norm),
                                 .out = {.rows = b->l->at->logits, .ldr = width}};
     lower_rows(b, &a, buffer_span(o->in), span_of(PLACE_LOGITS), "final norm of the rows that want results");
+    put_finish(b, o, NULL, width);
 }
 
 static void lower_head(struct lowering *b, const struct op_logits *o)
@@ -392,18 +405,7 @@ static void lower_head(struct lowering *b, const struct op_logits *o)
     s.order = order_of(b, s.p, 1);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_finished(b, &s, &lora);
-    if (!bias && o->scale == 1.0f && o->softcap <= 0.0f)
-        return;
-    struct launch *l = lowering_add(b, K_FINISH, ARGS_FINISH, gpu_grid(gpu_blocks(w->n, 256), 0, 1, 256, 0),
-                                    "scale, cap or bias of logits");
-    lowering_grid_rows(l, GRID_Y, 1);
-    l->a.finish = (struct finish_args){.y = at->logits,
-                                       .ldy = w->n,
-                                       .bias = bias ? vector_of(b, o->head.bias) : NULL,
-                                       .n = w->n,
-                                       .scale = o->scale,
-                                       .softcap = o->softcap};
-    l->reads[0] = l->writes[0] = to;
+    put_finish(b, o, bias ? vector_of(b, o->head.bias) : NULL, w->n);
 }
 
 /* What leaves the card: tokens that it chooses, and the numbers of rows that want them. */
@@ -516,16 +518,63 @@ static const char *refuses_moe(const struct op_moe *o)
 
 static const char *refuses_scan(const struct op_scan *o)
 {
+    if (o->q_norm.bias || o->k_norm.bias)
+        return "no kernel for biases of the norms of keys";
+    if (o->decay_each && o->decay_kind == DECAY_FIXED)
+        return "no kernel for fixed decays of keys";
     if ((o->before || o->sharing) && !o->decay_each)
         return "no kernel for shared keys, or states before their row, with one decay";
     return o->size.buffer && o->decay_each ? "no kernel for sizes of heads that decay by keys" : NULL;
 }
 
+/* A norm of slices where kernels know only that of a whole row. */
+static const char *refuses_slices(const struct norm *const n[4])
+{
+    for (int i = 0; i < 4; i++)
+        if (n[i] && n[i]->kind && n[i]->heads > 1)
+            return "no kernel for a norm of slices here";
+    return NULL;
+}
+
+static const char *refuses_norms(const struct op *o)
+{
+    switch (o->kind) {
+    case OP_EMBED:
+        return refuses_slices((const struct norm *const[4]){&o->embed.norm});
+    case OP_QKV:
+        return refuses_slices((const struct norm *const[4]){&o->qkv.norm});
+    case OP_LATENT:
+        return refuses_slices(
+            (const struct norm *const[4]){&o->latent.norm, &o->latent.q_norm, &o->latent.kv_norm});
+    case OP_OUT:
+        return refuses_slices((const struct norm *const[4]){&o->out.tail.after});
+    case OP_FFN:
+        return refuses_slices((const struct norm *const[4]){&o->ffn.norm, &o->ffn.inner, &o->ffn.tail.after});
+    case OP_MOE:
+        return refuses_slices(
+            (const struct norm *const[4]){&o->moe.norm, &o->moe.router_norm, &o->moe.tail.after});
+    case OP_PROJ:
+        return refuses_slices((const struct norm *const[4]){&o->proj.norm});
+    case OP_LOGITS:
+        return refuses_slices((const struct norm *const[4]){&o->logits.norm});
+    default:
+        return NULL;
+    }
+}
+
 const char *lower_refuses(const struct op *op)
 {
     const struct op_qkv *q = &op->qkv;
+    const char *norms = refuses_norms(op);
+    if (norms)
+        return norms;
     switch (op->kind) {
+    case OP_LATENT:
+        return op->latent.rope.kind && op->latent.rope.axes ? "no kernel for axes of latent attention" : NULL;
     case OP_QKV:
+        if (q->clamp > 0 && !q->clamp_last &&
+            ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads)))
+            return "no kernel for norms of whole rows that are clipped";
         return q->norm_last && ((q->q_norm.kind && !q->q_norm.heads) || (q->k_norm.kind && !q->k_norm.heads))
                    ? "no kernel for norms of whole rows after the rotation"
                    : NULL;

@@ -239,7 +239,7 @@ static bool is_row_product(const struct launch *l)
 static bool may_gate(const struct gate_args *g)
 {
     const uint32_t slice = g->norm.kind == NORM_NONE ? 0 : g->k / (g->norm.heads > 1 ? g->norm.heads : 1);
-    return (g->norm.kind == NORM_NONE || g->norm.kind == NORM_RMS) && g->gate &&
+    return (g->norm.kind == NORM_NONE || (g->norm.kind == NORM_RMS && !g->norm.b)) && g->gate &&
            ((uintptr_t)g->gate & 15) == 0 && ((uintptr_t)g->x & 15) == 0 && !(slice & (slice - 1)) &&
            (!slice || (slice >= GATE_SLICE_LEAST && slice <= GATE_SLICE_MOST)) &&
            (!g->gate_heads || g->k / g->gate_heads % 8 == 0);
@@ -280,6 +280,16 @@ void pass_gate_input(const struct lower *l, const struct step_class *c, struct l
     }
 }
 
+/* Whether blocks may write the convolution's results while others still read the row, or its gate. */
+static bool conv_apart(const struct gemm_args *g, const struct conv_args *a)
+{
+    const float *const in[] = {g->in.x, g->in.gate.gate};
+    for (int i = 0; i < 2; i++)
+        if (in[i] && a->y < in[i] + g->k && in[i] < a->y + a->channels)
+            return false;
+    return true;
+}
+
 void pass_conv_results(const struct lower *l, const struct step_class *c, struct launch_list *list)
 {
     (void)l;
@@ -293,7 +303,7 @@ void pass_conv_results(const struct lower *l, const struct step_class *c, struct
         uint32_t s = 0;
         while (s < p->a.gemm.segs && (p->a.gemm.seg[s].y != a->x || p->a.gemm.seg[s].w.n != a->channels))
             s++;
-        if (s == p->a.gemm.segs)
+        if (s == p->a.gemm.segs || !conv_apart(&p->a.gemm, a))
             continue;
         p->a.gemm.conv = (struct gemm_conv){.w = a->w,
                                             .bias = a->bias,

@@ -163,6 +163,8 @@ int quern_gpu_rope(struct quern_gpu *g, struct quern_gpu_buf x, int m, const str
     if (!o || m < 1 || o->heads < 1 || o->dims < 2 || o->dims % 2 || o->first < 0 ||
         o->first + o->dims > o->dim)
         return public_fail(g, "rotation of dimensions that a head does not have");
+    if (m > 65535)
+        return public_fail(g, "%d rows: 65535 are the most at once", m);
     if (public_room(g, x, (uint64_t)m * (uint32_t)o->heads * (uint32_t)o->dim, "the input", "M*heads*dim") ||
         public_room(g, freqs, (uint64_t)o->dims / 2, "freqs", "dims/2") ||
         public_room(g, positions, (uint64_t)m, "positions", "M"))

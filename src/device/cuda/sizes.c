@@ -57,6 +57,8 @@ int kv_shape(struct group_kv *group, const struct plan *p, const struct kv_confi
 
 /* ---- scratch ---- */
 
+enum { GRID_ROWS_MOST = 65535 }; /* blocks of a grid in y and z */
+
 static uint32_t most(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
@@ -70,8 +72,10 @@ static void measure_linear(const struct weights *all, struct step_sizes *s, weig
     const struct weight *m = &all->all[w];
     s->k = most(s->k, m->cols);
     uint64_t bytes = (uint64_t)((m->rows + 127) / 128 * 128) * ((m->cols + 31) / 32 * 32) * 2;
-    if (head || m->count != 1)
+    if (m->count != 1)
         return;
+    if (head) /* a slice at a time, which is 128 rows at least */
+        bytes = (uint64_t)((m->cols + 31) / 32 * 32) * 128 * 2;
     s->decoded = bytes > s->decoded ? bytes : s->decoded;
 }
 
@@ -208,6 +212,9 @@ int step_measure(const struct size_limits *d, const struct plan *p, const struct
                  struct step_sizes *s, struct err *e)
 {
     *s = (struct step_sizes){.y = 1, .k = 1, .z = 1, .part = 1, .part_ml = 1};
+    if (d->max_rows > GRID_ROWS_MOST)
+        return err_set(e, ERR_USAGE, "steps of %u rows: the GPU takes %d; a smaller --ctx helps", d->max_rows,
+                       GRID_ROWS_MOST);
     measure_lora(p, all, s);
     for (uint32_t i = 1; i < p->buffers; i++)
         if (p->width[i] > NORM_WIDTH_MOST)
