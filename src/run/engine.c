@@ -507,6 +507,8 @@ static void engine_shrink(struct engine *g, bool shed)
         prefix_clear(g->prefix);
     kv_events_flush(g->events);
     runner_shrink(g->session->runner);
+    if (g->o.draft_model)
+        runner_shrink(g->o.draft_model->runner);
     pthread_mutex_lock(&g->mutex);
     engine_count_pages(g);
     prefix_stats(g->prefix, &g->stats.prefix);

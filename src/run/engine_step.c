@@ -520,14 +520,18 @@ void engine_step(struct engine *g)
     engine_speculate(g);
     engine_ask_batch(g);
     uint32_t parts = engine_compose(g);
+    if (!engine_pages_suffice(g, parts)) /* no more slots of state get memory now: fewer draft tokens */
+        parts = engine_compose(g);
     while (!engine_pages_suffice(g, parts) && g->count > 1) {
         engine_tell(g);
         engine_preempt(g);
         g->crowded = true;
         parts = engine_compose(g);
     }
-    if (g->count == 1 && !engine_pages_suffice(g, parts))
+    if (g->count == 1 && !engine_pages_suffice(g, parts)) {
         prefix_clear(g->prefix); /* without shared pages the pool holds one request */
+        parts = engine_compose(g);
+    }
     struct result all = {0};
     if (!parts) /* the images of all prompts are still being encoded */
         engine_tell(g);

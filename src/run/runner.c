@@ -293,7 +293,8 @@ static int runner_fit_pages(struct runner *r, const struct weights *weights, con
         less.state_bytes = size_min(less.state_bytes, (r->states.count - 1) * runner_state_bytes(r->plan));
         o = &less;
     }
-    m.free = m.total; /* pages take memory as sequences grow, and what others hold now may be free by then */
+    if (m.kv_least < m.kv) /* pages take memory as sequences grow: what others hold now may be free by then */
+        m.free = m.total;
     uint64_t room = place_room(&m, o->device_options.memory);
     uint64_t rest = fixed + runner_kv_bytes(r->plan, o, 1) + /* page 0 of every group, slot 0 */
                     runner_state_bytes(r->plan);
@@ -588,8 +589,6 @@ static bool runner_back(struct runner *r, uint32_t g, uint32_t pages)
     struct err why = {0};
     uint64_t held = runner_held_bytes(r), now = ops->back_bytes(r->device, g, of->backed),
              then = ops->back_bytes(r->device, g, pages);
-    if (pages > of->backed && clock_now() < r->grow_after)
-        return false;
     if (r->resize && !r->resize(r->resize_arg, held, held - now + then))
         return false;
     if (ops->back(r->device, g, pages, &why)) {
@@ -610,8 +609,16 @@ static void runner_grow_group(struct runner *r, uint32_t g, uint32_t need)
         return;
     uint32_t want = (uint32_t)size_min(p->count, (uint64_t)p->backed + need - p->unused),
              ample = (uint32_t)size_min(p->count, (uint64_t)want + p->backed / 8);
-    if (!runner_back(r, g, ample) && !runner_back(r, g, want))
-        r->grow_after = clock_now() + RUNNER_RETRY;
+    const struct device_ops *ops = r->device->ops;
+    const uint64_t more = ops->back_bytes(r->device, g, want) - ops->back_bytes(r->device, g, p->backed);
+    const double now = clock_now();
+    const bool again = now < r->grow_after;
+    if (again && more >= r->refused)
+        return;
+    if ((!again && runner_back(r, g, ample)) || runner_back(r, g, want))
+        return;
+    r->refused = more;
+    r->grow_after = again ? r->grow_after : now + RUNNER_RETRY;
 }
 
 void runner_grow(struct runner *r, const struct page_need *need)

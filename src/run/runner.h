@@ -79,7 +79,9 @@ struct runner {
     /* KV is to hold `to` bytes, not `from`: false where that is more than there is room for. NULL = yes. */
     bool (*resize)(void *arg, uint64_t from, uint64_t to);
     void *resize_arg;
-    double grow_after;     /* no memory is asked for before: there was none a moment ago */
+    /* Until then only less memory is asked for than was refused a moment ago, in bytes. */
+    double grow_after;
+    uint64_t refused;
     struct pages states;   /* slots of state; none where the plan keeps none */
     uint32_t states_least; /* of these, as above */
     /* the step under construction */

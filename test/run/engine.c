@@ -527,6 +527,78 @@ static void few_slots_preempt(void **state)
     }
 }
 
+static bool refuse(void *arg, uint64_t from, uint64_t to)
+{
+    (void)arg;
+    return to <= from;
+}
+
+/* Longer than a runner waits until it asks for memory again. */
+static int take_long(void *arg, struct err *e)
+{
+    (void)arg;
+    (void)e;
+    usleep(120000);
+    return 0;
+}
+
+/* A request alone ends with the two slots that always have memory, whatever drafts it has; and memory of a draft model is
+ * returned, too. */
+static void no_more_slots_get_memory(void **state)
+{
+    (void)state;
+    static const struct logit_bias five = {.id = 5, .bias = 1000}; /* and drafts are right */
+    struct err e = {0};
+    struct engine *g;
+    struct ask a;
+    struct session *l = open_model(&(struct setting){.folder = RECURRENT, .seqs = 4, .outs = 16});
+    l->runner->resize = refuse;
+    l->runner->intact = take_long;
+    assert_int_equal(engine_open(&g, l, &(struct engine_options){.draft = 8, .draft_always = true}, &e), 0);
+    make_ask(&a, 3, false);
+    a.r.most = 8;
+    a.r.sampler.bias = &five;
+    a.r.sampler.biases = 1;
+    read_all(submit(g, &a.r), &got);
+    if (got.last.err.code)
+        fail_msg("%s", got.last.err.text);
+    assert_int_equal(got.n, 8);
+    engine_close(g);
+    assert_all_back(l);
+    session_close(l);
+}
+
+static void draft_models_return_memory(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct engine *g;
+    struct stream *s[4];
+    struct session *l = open_model(&(struct setting){.folder = "llama", .seqs = 4, .outs = 40, .fast = true}),
+                   *draft = open_model(&(struct setting){.folder = "llama", .seqs = 4, .fast = true});
+    const struct engine_options o = {.draft = 4, .draft_always = true, .draft_model = draft};
+    const uint32_t had = draft->runner->pages[0].backed;
+    assert_int_equal(engine_open(&g, l, &o, &e), 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        make_ask(&asks[i], i, false);
+        for (uint32_t k = 0; k < 200; k++)
+            asks[i].prompt[k] = 3 + (int32_t)(k * (i + 3) % 50);
+        asks[i].r.n = 200;
+        asks[i].r.most = 60;
+        s[i] = submit(g, &asks[i].r);
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        read_all(s[i], &got);
+    assert_true(draft->runner->pages[0].backed > had);
+    engine_shed(g);
+    for (int i = 0; draft->runner->pages[0].backed > had && i < 2000; i++)
+        usleep(10000);
+    engine_close(g);
+    assert_int_equal(draft->runner->pages[0].backed, had);
+    session_close(l);
+    session_close(draft);
+}
+
 /* ---- what cannot fit ---- */
 
 static void never_fits(void **state)
@@ -929,6 +1001,8 @@ int main(void)
         cmocka_unit_test(draft_models_guess),
         cmocka_unit_test(few_pages_preempt),
         cmocka_unit_test(few_slots_preempt),
+        cmocka_unit_test(no_more_slots_get_memory),
+        cmocka_unit_test(draft_models_return_memory),
         cmocka_unit_test(second_turns),
         cmocka_unit_test(never_fits),
         cmocka_unit_test(prefix_once),

@@ -3,7 +3,10 @@
 
 #include "run/open.h"
 
+#include "base/clock.h"
+
 #include <string.h>
+#include <unistd.h>
 
 static const struct device_options plain = {.exact = true, .tier = "scalar"};
 
@@ -262,6 +265,34 @@ static void weights_are_pinned_where_there_is_room(void **state)
     assert_int_equal(runner_pin_most(&p), 0);
 }
 
+static bool refuse_some(void *arg, uint64_t from, uint64_t to)
+{
+    int *left = arg;
+    return to <= from || (*left)-- <= 0;
+}
+
+/* Memory that there was not is asked for again a moment later, also by who needs it all the time; less of it at once. */
+static void memory_is_asked_for_again(void **state)
+{
+    (void)state;
+    struct session *l = open_tiny("llama", &(struct runner_options){.ctx = 256, .seqs = 4});
+    struct runner *r = l->runner;
+    const uint32_t had = r->pages[0].backed;
+    const struct page_need many = {.of = {had + 8}}, one = {.of = {had}};
+    int left = 2; /* with some to spare, and without */
+    r->resize = refuse_some;
+    r->resize_arg = &left;
+    runner_grow(r, &many);
+    assert_int_equal(r->pages[0].backed, had);
+    runner_grow(r, &one);
+    assert_int_equal(r->pages[0].backed, had + 1);
+    const double until = clock_now() + 2;
+    for (; r->pages[0].backed < had + 9 && clock_now() < until; usleep(2000))
+        runner_grow(r, &many);
+    assert_true(r->pages[0].backed >= had + 9);
+    session_close(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +301,7 @@ int main(void)
         cmocka_unit_test(shared_page_is_copied),
         cmocka_unit_test(pool_is_as_large_as_there_is_room),
         cmocka_unit_test(memory_follows_the_sequences),
+        cmocka_unit_test(memory_is_asked_for_again),
         cmocka_unit_test(weights_are_pinned_where_there_is_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
