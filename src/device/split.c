@@ -605,6 +605,7 @@ static void split_memory(const struct device *device, struct device_memory *m)
     m->scratch += rest.scratch;
     if (d->part[SPLIT_STREAM]) { /* what it holds of weights is a buffer for them */
         d->part[SPLIT_STREAM]->ops->memory(d->part[SPLIT_STREAM], &rest);
+        m->kv += rest.kv;
         m->scratch += rest.weights + rest.scratch;
     }
 }

@@ -289,11 +289,12 @@ static void kv_memory_follows_the_pages(void **state)
     for (size_t i = 0; i < sizeof page; i++)
         page[i] = (uint8_t)(i * 7);
     assert_int_equal(d->ops->write_page(d, 0, 255, page, &e), 0);
-    const uint32_t sizes[] = {257, 600, 2048, 1400, 256, 280, 256};
+    const uint32_t sizes[] = {257, 600, 2048, 1400, 256, 280, 256, 2048, 300, 256};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         assert_int_equal(d->ops->back(d, 0, sizes[i], &e), 0);
         d->ops->memory(d, &m);
-        assert_true(m.kv >= d->ops->back_bytes(d, 0, sizes[i]));
+        const uint64_t pages = d->ops->back_bytes(d, 0, sizes[i]);
+        assert_true(m.kv >= pages && m.kv < pages + (32 << 20)); /* it goes back in pieces */
         assert_int_equal(fake->used - start, m.kv - (3 << 21));
         memset(back, 1, sizeof back); /* new pages are zero, and old ones as they were */
         assert_int_equal(d->ops->read_page(d, 0, (int32_t)sizes[i] - 1, back, &e), 0);
@@ -319,6 +320,30 @@ static void kv_memory_follows_the_pages(void **state)
     assert_int_equal(fake->used, start);
     assert_int_equal(step(d, &f, 1, NULL, &e), 0);
     assert_int_equal(d->ops->back(d, 0, 2048, &e), 0);
+    d->ops->close(d);
+    all_given_back();
+    drop(&f);
+}
+
+/* A card that maps no memory has all of it from the start: that is what it needs, and growing takes no more. */
+static void kv_memory_that_stays(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct err e = {0};
+    struct device_memory m, need;
+    begin(&f);
+    fake->cannot_map = 1;
+    f.kv.pages[0] = 2048;
+    f.kv.least[0] = 256;
+    struct device *d = open_card(&(struct device_options){.no_parity = true, .threads = 1});
+    assert_int_equal(d->ops->need(d, &f.p, &f.w, &(struct device_shape){&f.kv, ROWS, 2, ROWS}, &need, &e), 0);
+    assert_int_equal(need.kv_least, need.kv);
+    assert_int_equal(fill(d, &f, &e), 0);
+    d->ops->memory(d, &m);
+    assert_int_equal(d->ops->back(d, 0, 2048, &e), 0);
+    assert_int_equal(d->ops->back_bytes(d, 0, 256), m.kv);
+    assert_int_equal(d->ops->back_bytes(d, 0, 2048), m.kv);
     d->ops->close(d);
     all_given_back();
     drop(&f);
@@ -697,6 +722,11 @@ static void sent_weights_come_back(void **state)
         fake->memory = (size_t)4 << 30;
         if (fill(d, &f, &e))
             fail_msg("%s", e.text);
+        struct device_memory sum, cpu;
+        d->ops->memory(d, &sum);
+        of.rest->ops->memory(of.rest, &cpu);
+        assert_int_equal(sum.weights + sum.kv + sum.scratch - cpu.weights - cpu.kv - cpu.scratch,
+                         fake->used - gpu_spare_bytes(0));
         const uint64_t all = gpu_spare_bytes(0);
         fake->memory = fake->used + ((size_t)258 << 20);
         assert_int_equal(d->ops->back(d, 0, 512, &e), 0);
@@ -868,6 +898,7 @@ int main(void)
         cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(needs_are_what_is_taken),
         cmocka_unit_test(kv_memory_follows_the_pages),
+        cmocka_unit_test(kv_memory_that_stays),
         cmocka_unit_test(copies_of_nothing),
         cmocka_unit_test(copies_by_room),
         cmocka_unit_test(copies_make_way),

@@ -195,6 +195,8 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     }
     m->kv += gpu_granules(d->states * d->slot_bytes);
     m->kv_least += gpu_granules(d->states_least * d->slot_bytes);
+    if (!gpu_can_map(d->g))
+        m->kv_least = m->kv;
     m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
     /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
     uint64_t ring = upload_ring_bytes(d->options.threads);
@@ -606,7 +608,11 @@ static int cuda_back(struct device *base, uint32_t group, uint32_t pages, struct
 static uint64_t cuda_back_bytes(const struct device *base, uint32_t group, uint32_t pages)
 {
     const struct cuda_device *d = (const struct cuda_device *)base;
-    if (group == GROUP_STATES)
+    const bool states = group == GROUP_STATES;
+    const struct kv_memory *m = states ? &d->state_memory : &d->kv_memory[group];
+    if (m->bytes && !m->begins) /* the card cannot map memory: all of it is there */
+        return m->bytes;
+    if (states)
         return d->states ? gpu_granules(pages * d->slot_bytes) : 0;
     return gpu_granules(pages * d->kv[group].page_bytes);
 }

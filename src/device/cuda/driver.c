@@ -3,6 +3,7 @@
 #include "base/log.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 /* Name in the library, place in the table. */
@@ -110,7 +111,7 @@ static int driver_start(struct err *e)
     return 0;
 }
 
-const struct driver *driver_get(struct err *e)
+static const struct driver *driver_fill(struct err *e)
 {
     if (filled)
         return &table;
@@ -127,4 +128,14 @@ const struct driver *driver_get(struct err *e)
     }
     filled = 1;
     return &table;
+}
+
+/* Ranks of one process may open their cards at the same time. */
+const struct driver *driver_get(struct err *e)
+{
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    const struct driver *d = driver_fill(e);
+    pthread_mutex_unlock(&mutex);
+    return d;
 }

@@ -2,6 +2,10 @@
 
 #include "base/mem.h"
 
+/* Memory is mapped in pieces of this size, and goes back in whole pieces: at most so much of a group is held beyond its
+ * pages. */
+#define KV_PIECE ((uint64_t)32 << 20)
+
 int kv_memory_open(struct kv_memory *m, struct gpu *g, uint64_t bytes, struct err *e)
 {
     *m = (struct kv_memory){.bytes = gpu_granules(bytes)};
@@ -28,6 +32,18 @@ static void unmap(struct kv_memory *m, struct gpu *g, uint64_t from, uint64_t to
     g->taken -= to - from;
 }
 
+/* In pieces, each of which can go alone: how far it came. */
+static uint64_t map(struct kv_memory *m, struct gpu *g, uint64_t from, uint64_t to, struct err *e)
+{
+    while (from < to) {
+        const uint64_t piece = to - from < KV_PIECE ? to - from : KV_PIECE;
+        if (gpu_map(g, m->base + from, piece, "KV", e))
+            break;
+        from += piece;
+    }
+    return from;
+}
+
 static int grow(struct kv_memory *m, struct gpu *g, uint64_t to, struct err *e)
 {
     const uint64_t from = m->backed, more = to - from, leave = from ? KV_LEAVE : 0;
@@ -39,17 +55,21 @@ static int grow(struct kv_memory *m, struct gpu *g, uint64_t to, struct err *e)
                        1e-6 * (double)more, 1e-6 * (double)room, g->limit ? " within the limit" : "");
     gpu_memory_lock();
     gpu_make_room(g, more + leave);
-    const int bad = gpu_map(g, m->base + from, more, "KV", e);
+    const uint64_t got = map(m, g, from, to, e);
     gpu_memory_unlock();
-    if (bad)
+    g->taken += got - from;
+    if (got < to) {
+        if (got > from)
+            unmap(m, g, from, got);
         return -1;
-    g->taken += more;
+    }
     /* keys past a sequence's end are masked, but their values are multiplied by zero: they must be finite */
     if (gpu_check(g, g->cu->set8(m->base + from, 0, more, g->stream), "clearing KV", e)) {
         unmap(m, g, from, to);
         return -1;
     }
-    m->begins[from / GPU_GRANULE] = 1;
+    for (uint64_t at = from; at < to; at += KV_PIECE)
+        m->begins[at / GPU_GRANULE] = 1;
     m->backed = to;
     return 0;
 }
