@@ -262,6 +262,8 @@ enum taken models_take(struct models *m, const struct model_want *want, struct m
         f->users++;
         w->form = f;
         result = TAKEN_NOW;
+        if (m->wanted) /* it may have been idle, and about to return memory for that one */
+            pthread_cond_signal(&m->changed);
     } else if (f && f->waiters == MODELS_WAITERS)
         failure_set(&w->failure, 503, NULL, NULL, "%s is being loaded, and %d requests wait for it already",
                     f->of->name, MODELS_WAITERS);
@@ -398,7 +400,7 @@ static void models_add_memory(struct models_stats *sum, const struct instance *f
     if (d == sum->devices + MODELS_DEVICES)
         return;
     sum->device_count += d == sum->devices + sum->device_count;
-    d->name = f->device;
+    memcpy(d->name, f->device, sizeof d->name);
     d->memory.weights += f->memory.weights;
     d->memory.kv += f->memory.kv;
     d->memory.scratch += f->memory.scratch;

@@ -42,9 +42,9 @@ struct instance {
     struct embedder *embedder; /* INSTANCE_VECTORS */
     uint32_t users;
     struct models *all; /* that it belongs to */
-    uint64_t bytes; /* while in memory: what it holds now, as the device reports it; KV grows with its use */
-    uint64_t least; /* what it held when it was loaded last; 0 = never */
-    const char *device; /* the device that it was loaded on, and its memory there */
+    uint64_t bytes;  /* while in memory: what it holds now, as the device reports it; KV grows with its use */
+    uint64_t least;  /* what it held when it was loaded last; 0 = never */
+    char device[32]; /* the device that it was loaded on, whose own name goes with it, and its memory there */
     struct device_memory memory;
     double progress;  /* while LOADING: the share of its weights that is there */
     double keep;      /* seconds that it stays after its last use; < 0 = for ever */
@@ -158,7 +158,7 @@ struct models {
         struct engine_stats engine; /* of all engines, unloaded ones included */
         struct embedder_stats embedder;
         struct models_device { /* memory of the instances on each device; total: the device's memory */
-            const char *name;
+            char name[32];
             struct device_memory memory;
         } devices[MODELS_DEVICES];
         uint32_t device_count;

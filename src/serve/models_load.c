@@ -6,6 +6,7 @@
 #include "serve/kv_publisher.h"
 #include "serve/models_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the queue of wanted instances ---- */
@@ -212,7 +213,7 @@ static void models_measure(struct models *m, struct instance *f)
     device->ops->memory(device, &d);
     f->bytes = f->least = d.weights + d.kv + d.scratch;
     f->memory = d;
-    f->device = device->ops->name;
+    snprintf(f->device, sizeof f->device, "%s", device->ops->name);
     const struct tokenizer *t = f->session->tokenizer;
     if (f->kind == INSTANCE_WRITER) /* a model's own settings may have another */
         f->of->facts.context = f->session->runner->ctx;
@@ -234,6 +235,23 @@ static void models_refuse(struct instance *f, struct model_wait *all, const stru
     }
 }
 
+/* A device may have less room than was counted on: if others are in memory it needs more than there is besides these, so
+ * that one of them goes first. false: it is alone. */
+static bool models_want_again(struct models *m, struct instance *f)
+{
+    f->bytes = 0;
+    const uint64_t used = models_used(m);
+    if (!used)
+        return false;
+    f->least = m->room > used ? m->room - used + 1 : models_need(m, f);
+    f->state = INSTANCE_WANTED;
+    f->next_wanted = m->wanted;
+    m->wanted = f;
+    if (!f->next_wanted)
+        m->wanted_end = &f->next_wanted;
+    return true;
+}
+
 static void models_load(struct models *m, struct instance *f)
 {
     struct err e = {0};
@@ -248,12 +266,15 @@ static void models_load(struct models *m, struct instance *f)
         f->session = NULL;
     }
     pthread_mutex_lock(&m->mutex);
+    if (failed && e.code == ERR_RESOURCE && models_want_again(m, f))
+        return;
     f->state = failed ? INSTANCE_AWAY : INSTANCE_READY;
     f->keep = m->o->keep;
     f->last_used = clock_now();
     f->of->failed = failed ? f->last_used : 0;
     if (failed) {
         f->bytes = 0;
+        f->least = 0;
         m->stats.failures++;
     } else {
         models_measure(m, f);

@@ -79,6 +79,8 @@ static int list_all(void *arg, struct model_list *out, struct err *e)
     return 0;
 }
 
+static struct models *small; /* a device that has room for two, whatever its models count on; NULL = none */
+
 static int open_one(void *arg, struct session **out, const char *path, const struct session_options *o,
                     struct err *e)
 {
@@ -91,6 +93,11 @@ static int open_one(void *arg, struct session **out, const char *path, const str
     own.runner.device_options.threads = 1;
     opened++;
     usleep((unsigned)open_delay_us);
+    struct models_stats s = {0};
+    if (small)
+        models_stats(small, &s);
+    if (s.loaded >= 2)
+        return err_set(e, ERR_RESOURCE, "the device is full");
     return store_open(&store, path, e) ? -1 : session_open(out, store, &own, e);
 }
 
@@ -278,6 +285,27 @@ static void models_take_turns_where_there_is_room_for_one(void **state)
     assert_int_equal(s.engine.finished, THREADS * ROUNDS); /* counters outlive the engines */
     assert_int_equal(s.engine.submitted, s.engine.finished);
     models_close(c.m);
+}
+
+/* Where a device has less room than was counted on, others go before a request fails. */
+static void a_full_device_makes_room(void **state)
+{
+    (void)state;
+    struct client c;
+    struct models_stats s;
+    client_open(&c);
+    small = open_models(&plain);
+    for (int i = 0; i < 3; i++) {
+        struct instance *f = client_take(small, &c, folders[i], INSTANCE_WRITER);
+        assert_non_null(f);
+        models_drop(small, f, MODELS_KEEP_DEFAULT);
+    }
+    models_stats(small, &s);
+    assert_int_equal(s.loads, 3);
+    assert_int_equal(s.unloads, 1);
+    assert_int_equal(s.failures, 0);
+    models_close(small);
+    small = NULL;
 }
 
 static void a_busy_model_is_waited_for_no_longer_than_patience(void **state)
@@ -476,6 +504,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_had_is_said),
         cmocka_unit_test(an_idle_model_goes),
         cmocka_unit_test(models_take_turns_where_there_is_room_for_one),
+        cmocka_unit_test(a_full_device_makes_room),
         cmocka_unit_test(a_busy_model_is_waited_for_no_longer_than_patience),
         cmocka_unit_test(a_wait_can_be_taken_back),
         cmocka_unit_test(the_list_can_change),
