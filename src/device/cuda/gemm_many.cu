@@ -68,7 +68,8 @@ struct many_tiles {
     }
 };
 
-/* The block's chunks of x, counted on from piece to piece: so are the phases of the stages' barriers. */
+/* The block's chunks of x. Chunks are numbered through all pieces: chunk n uses stage n % stages, in phase n / stages of its
+ * barriers. */
 template <int ROWS> struct many_x {
     enum { STEP_BYTES = ROWS * STEP_ROW, BYTES = CHUNK_STEPS * STEP_BYTES };
     const uint8_t *pack;        /* the block's rows of the piece's first step */

@@ -230,8 +230,8 @@ uint32_t launch_blas_rows(uint32_t m)
     return (m + unit - 1) / unit * unit;
 }
 
-/* Rounded up, within what there is room for: the rows behind the last one are of no use. Rows of a list may be more than
- * scratch has of results, and fewer than it has of a step. */
+/* Rounded up, within what there is room for: the rows behind the last one are of no use. A list may have more rows than
+ * scratch has for results, and fewer than for a step. */
 static uint32_t blas_rows(const struct launch *l, uint32_t m, const struct launch_limits *limits)
 {
     const bool step = l->rows.of == ROWS_STEP && !l->rows.first && limits->rows;

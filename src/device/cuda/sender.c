@@ -172,7 +172,7 @@ static int send_job(struct sender *s, const struct upload_slot *slot, const stru
     return gpu_check(g, g->cu->event_record(r->ready, g->stream), "sending weights", e);
 }
 
-/* Adds what the copy took that the slot had last: a copy engine makes one at a time. */
+/* Adds the time of the slot's last copy; the copy engine makes one copy at a time. */
 static void time_copy(struct sender *s, const struct upload_slot *slot)
 {
     float ms = 0;
@@ -225,7 +225,7 @@ static void *sender_thread(void *arg)
     return NULL;
 }
 
-/* Ends what is on its way, and looks at all turns that are not launched once more. The lock is held. */
+/* Waits for jobs in flight, then starts again at the first turn that is not launched. The lock is held. */
 static void begin_again(struct sender *s)
 {
     s->holding = true;

@@ -1,5 +1,5 @@
-/* What is sent for each step (sender.h), and where it goes. A stage is operations that follow each other and have the same
- * weights: a step runs one of them. Its weights go to a room: one of a few that stages use in turn, or one of its own, whose
+/* What is sent for each step (sender.h), and where it goes. A stage is consecutive operations with the same weights;
+ * a step runs one of them. Its weights go to a room: one of a few that stages use in turn, or one of its own, whose
  * weights stay from step to step. Own rooms take memory that is free, and give it back (struct gpu_spare). */
 #pragma once
 
