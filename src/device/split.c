@@ -52,6 +52,7 @@ struct split {
     struct split_way plain, streamed[STREAM_WAYS]; /* some may be empty */
     /* in streamed steps, and in those that are fresh; `experts` is 0 where none are divided */
     struct border border[2];
+    uint32_t buffers;                      /* of the plan that is split */
     uint32_t results;                      /* the device of the last operation */
     uint32_t backed[PLAN_GROUPS_MOST + 1]; /* pages with memory on all devices, of each group and of states */
     double *seconds;                       /* (all.plan.count): of a profiled step */
@@ -245,6 +246,8 @@ static int split_fill(struct split *d, uint32_t i, const struct device_shape *s,
         return -1;
     if (i == SPLIT_STREAM)
         split_share_pages(&d->plan[i]);
+    if (i == SPLIT_MAIN) /* those that streaming adds are between the two others */
+        d->plan[i].buffers = d->buffers;
     return ops->load(d->part[i], &d->weights[i], i ? NULL : d->progress, d->arg, e) ||
                    ops->prepare(d->part[i], &d->plan[i], s->kv, s->rows, s->seqs, s->outs, e)
                ? -1
@@ -336,6 +339,7 @@ static int split_prepare(struct device *device, const struct plan *p, const stru
     struct split *d = self(device);
     const struct device_shape shape = {kv, max_rows, max_seqs, max_outs};
     split_drop(d);
+    d->buffers = p->buffers;
     if (!d->source)
         return err_set(e, ERR_USAGE, "the device has no weights yet");
     if (plan_check(p, d->source, e) || split_check(p, e) ||

@@ -107,6 +107,20 @@ def test_memory_that_does_not_suffice(quern, fake):
     assert {r["device"] for r in done.json()} == {"cpu"}
 
 
+@pytest.mark.parametrize("size", ["200M", "250M", "300M"])
+def test_as_many_layers_as_a_limit_has_room_for(quern, fake, smollm2, size):
+    """What placement counts is what is taken: no limit makes a load fail that fewer layers would serve."""
+    line = where(quern, fake, "--gpu-memory", size, model=smollm2)[0]
+    assert re.search(r"layers \d+-29, head", line)
+
+
+@pytest.mark.parametrize("layers", ["1", "2", "3"])
+@pytest.mark.parametrize("family", ["gemma3n", "gemma4-e"])
+def test_layers_that_share_keys_with_others(quern, fake, family, layers):
+    """Queries alone: their keys, and so their attention, are on the CPU."""
+    where(quern, fake, "--gpu-layers", layers, model=ROOT / "test/data/arch" / family)
+
+
 def test_a_card_that_computes_nonsense_is_refused(quern, fake):
     done = quern("bench", TINY, "--device", "cuda", env=fake)
     assert done.code == 70 and "the GPU does not compute " in done.err and "--no-parity" in done.err

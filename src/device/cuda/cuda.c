@@ -188,18 +188,19 @@ static int cuda_need(struct device *base, const struct plan *p, const struct wei
     *m = (struct device_memory){.weights = d->options.streamed ? sender_bytes(p, w, d->options.threads)
                                                                : upload_bytes(w),
                                 .total = total,
-                                .free = available + gpu_spare_bytes(d->g->card)};
+                                .free = available + gpu_spare_bytes(d->g->card) + d->g->taken};
     for (uint32_t i = 0; i < p->groups; i++) {
-        m->kv += d->kv[i].bytes;
+        m->kv += gpu_granules(d->kv[i].bytes);
         m->kv_least += gpu_granules(d->kv_least[i] * d->kv[i].page_bytes);
     }
     m->kv += gpu_granules(d->states * d->slot_bytes);
     m->kv_least += gpu_granules(d->states_least * d->slot_bytes);
     if (!gpu_can_map(d->g))
         m->kv_least = m->kv;
-    m->scratch = d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
+    /* what the device has taken already is within its limit, too */
+    m->scratch = d->g->taken + d->scratch_bytes + d->meta_bytes + parity_bytes(&sizes);
     /* while weights are loaded the upload's ring is there, and neither KV nor scratch */
-    uint64_t ring = upload_ring_bytes(d->options.threads);
+    uint64_t ring = d->g->taken + upload_ring_bytes(d->options.threads);
     if (m->kv_least + m->scratch < ring)
         m->scratch = ring - m->kv_least;
     return 0;

@@ -93,12 +93,17 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
     const struct span y = given ? buffer_span(o->given) : span_of(PLACE_Y);
     const float *row_scale = given ? NULL : lower_qkv_products(b, o);
     const uint32_t stored = o->k.weight ? o->kv_heads : 0;
+    const uint32_t group = b->l->plan->kv[o->layer].group;
+    const bool pages = group != UINT32_MAX; /* of queries alone they may be on another device */
+    const struct kv_view kv =
+        pages ? view_of(b, o->layer)
+              : (struct kv_view){.heads = o->kv_heads, .k_dim = o->k_dim, .v_dim = o->v_dim};
     const uint32_t widest = o->k_dim > o->v_dim ? o->k_dim : o->v_dim;
     struct launch *l = lowering_add(b, K_QKV, ARGS_QKV,
                                     gpu_grid(gpu_blocks(o->heads + 2 * stored, 4), 0, 1, 128, 4 * widest * 4),
                                     "bias, norm and rotation of heads, K and V into the pages");
     lowering_grid_rows(l, GRID_Y, 1);
-    l->group = (uint8_t)b->l->plan->kv[o->layer].group;
+    l->group = pages ? (uint8_t)group : 0;
     l->a.qkv = (struct qkv_args){.y = given ? buffer_at(b, o->given) : at->y,
                                  .ldy = given ? buffer_ld(b, o->given) : qkv_width(o),
                                  .row_scale = row_scale,
@@ -123,7 +128,7 @@ static void lower_qkv(struct lowering *b, const struct op_qkv *o)
                                  .freqs = vector_of(b, o->rope.freqs),
                                  .out = buffer_at(b, o->out),
                                  .ldo = buffer_ld(b, o->out),
-                                 .kv = view_of(b, o->layer)};
+                                 .kv = kv};
     l->reads[0] = y;
     l->writes[0] = buffer_span(o->out);
 }
