@@ -1,6 +1,7 @@
 #include "tool/bench_engine.h"
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "run/engine.h"
 #include "tool/load.h"
@@ -18,14 +19,28 @@ struct figures {
 
 enum {
     GAPS_MOST = 1 << 16,
-    REST_MOST = 512 /* tokens behind a text that is known */
+    REST_MOST = 512, /* tokens behind a text that is known */
+    RESTS = 3        /* this number, half of it, and a quarter */
 };
 
 /* Seconds between two tokens of a running stream. */
 struct gaps {
-    double *item; /* (GAPS_MOST) */
     uint32_t count;
     double median, most;
+    bool ended; /* the stream has reached the end of its context: no more tokens come */
+};
+
+/* The time to the first token of `rest` tokens behind `cached` that are known, and of the same number alone. */
+struct rest_figures {
+    uint32_t rest, cached;
+    double behind, alone;
+};
+
+/* With --read. */
+struct read_figures {
+    struct gaps before, during; /* a running stream, before and while the prompt is read */
+    double seconds;             /* until the prompt was read */
+    struct rest_figures rest[RESTS];
 };
 
 struct engine_run {
@@ -36,7 +51,10 @@ struct engine_run {
     uint32_t most;
     int32_t *ids; /* (longest prompt) */
     uint32_t seed;
-    struct gaps gaps;
+    double *gap; /* (GAPS_MOST): those of one struct gaps */
+    /* what was found */
+    struct figures *figures; /* (o->count) */
+    struct read_figures read;
 };
 
 /* Tokens [from, to), different every time: no prefix is cached. */
@@ -102,48 +120,63 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Polls a running stream until `until` has a chunk, or at most `times` times. */
-static void watch(struct stream *running, struct stream *until, uint32_t times, struct gaps *out)
+/* Polls a running stream until `until` has a chunk, or at most `times` times, or until it ends. */
+static int watch(struct engine_run *r, struct stream *running, struct stream *until, uint32_t times,
+                 struct gaps *out, struct err *e)
 {
-    struct stream_chunk chunk;
+    struct stream_chunk chunk = {0};
     double last = clock_now();
-    for (out->count = 0; out->count < times && out->count < GAPS_MOST;) {
+    *out = (struct gaps){0};
+    while (out->count < times && out->count < GAPS_MOST && !out->ended) {
         if (until && stream_look(until, 0, &chunk) && (chunk.count || chunk.done))
             break;
         stream_look(running, -1, &chunk);
         double now = clock_now();
-        out->item[out->count++] = now - last;
+        out->ended = chunk.done;
+        if (chunk.count || !chunk.done) /* the end alone is no token */
+            r->gap[out->count++] = now - last;
         last = now;
-        if (chunk.done)
-            break;
     }
-    qsort(out->item, out->count, sizeof *out->item, by_value);
-    out->median = out->count ? out->item[out->count / 2] : 0;
-    out->most = out->count ? out->item[out->count - 1] : 0;
+    qsort(r->gap, out->count, sizeof *r->gap, by_value);
+    out->median = out->count ? r->gap[out->count / 2] : 0;
+    out->most = out->count ? r->gap[out->count - 1] : 0;
+    *e = chunk.done ? chunk.err : *e;
+    return chunk.done && chunk.err.code ? -1 : 0;
+}
+
+/* A long prompt beside the running stream. */
+static int measure_reading(struct engine_run *r, struct stream *running, struct err *e)
+{
+    struct read_figures *f = &r->read;
+    struct engine_request q = request(r, r->o->read, 1);
+    struct stream *reading;
+    struct stream_chunk chunk;
+    double start = clock_now();
+    if (engine_submit(r->engine, &q, &reading, e))
+        return -1;
+    f->during.ended = f->before.ended;
+    int failed = f->before.ended ? 0 : watch(r, running, reading, GAPS_MOST, &f->during, e);
+    if (!failed && f->during.ended)
+        failed = wait_done(reading, &chunk, e);
+    f->seconds = clock_now() - start;
+    stream_close(reading);
+    return failed;
 }
 
 /* How long a running stream waits for its tokens while a long prompt is read. */
-static int measure_gap(struct engine_run *r, struct gaps *gaps, struct buf *out, struct err *e)
+static int measure_gap(struct engine_run *r, struct err *e)
 {
-    struct stream *running, *reading;
+    struct gaps *before = &r->read.before;
+    struct stream *running;
     struct engine_request q = request(r, r->o->prompt, 0);
     if (engine_submit(r->engine, &q, &running, e))
         return -1;
-    watch(running, NULL, 2, gaps);
-    watch(running, NULL, 16, gaps);
-    buf_printf(out, "a running stream waits %.0f ms for a token (%.0f at most)\n", 1e3 * gaps->median,
-               1e3 * gaps->most);
-    q = request(r, r->o->read, 1);
-    double start = clock_now();
-    int failed = engine_submit(r->engine, &q, &reading, e);
-    if (!failed) {
-        watch(running, reading, GAPS_MOST, gaps);
-        buf_printf(out, "while a prompt of %u tokens is read: %.0f ms (%.0f at most), for %.1f s\n",
-                   r->o->read, 1e3 * gaps->median, 1e3 * gaps->most, clock_now() - start);
-        stream_close(reading);
-    }
+    int failed = watch(r, running, NULL, 2, before, e);
+    if (!failed && !before->ended)
+        failed = watch(r, running, NULL, 16, before, e);
+    failed = failed || measure_reading(r, running, e);
     stream_close(running);
-    return failed;
+    return failed ? -1 : 0;
 }
 
 /* Seconds to the first token after a prompt, with nothing beside it. */
@@ -162,7 +195,7 @@ static double first_token(struct engine_run *r, const struct engine_request *q, 
 
 /* New tokens after a cached prefix of `read` tokens, and the same number of tokens alone: medians of the time
  * to the first token. */
-static int measure_rest(struct engine_run *r, uint32_t rest, struct buf *out, struct err *e)
+static int measure_rest(struct engine_run *r, uint32_t rest, struct rest_figures *f, struct err *e)
 {
     enum { TIMES = 7 };
     double behind[TIMES], alone[TIMES];
@@ -185,18 +218,8 @@ static int measure_rest(struct engine_run *r, uint32_t rest, struct buf *out, st
     }
     qsort(behind, TIMES, sizeof *behind, by_value);
     qsort(alone, TIMES, sizeof *alone, by_value);
-    buf_printf(out,
-               "first token of %u tokens behind %u that are known: %.1f ms; of %u alone: %.1f ms: %.2fx\n",
-               rest, cached, 1e3 * behind[TIMES / 2], rest, 1e3 * alone[TIMES / 2],
-               behind[TIMES / 2] / alone[TIMES / 2]);
-    return 0;
-}
-
-static int measure_known(struct engine_run *r, struct buf *out, struct err *e)
-{
-    for (uint32_t rest = REST_MOST / 4; rest <= REST_MOST; rest *= 2)
-        if (measure_rest(r, rest, out, e))
-            return -1;
+    *f = (struct rest_figures){
+        .rest = rest, .cached = cached, .behind = behind[TIMES / 2], .alone = alone[TIMES / 2]};
     return 0;
 }
 
@@ -217,29 +240,149 @@ static int run_open(struct engine_run *r, const struct args *a, struct err *e)
         return -1;
     r->streams = mem_zalloc(r->most, sizeof *r->streams);
     r->ids = mem_alloc(longest, sizeof *r->ids);
-    r->gaps.item = mem_alloc(GAPS_MOST, sizeof *r->gaps.item);
-    if (!r->streams || !r->ids || !r->gaps.item)
+    r->gap = mem_alloc(GAPS_MOST, sizeof *r->gap);
+    r->figures = mem_zalloc((size_t)o->count, sizeof *r->figures);
+    if (!r->streams || !r->ids || !r->gap || !r->figures)
         return err_memory(e, "the benchmark", longest * sizeof *r->ids);
     return engine_open(&r->engine, r->session, &(struct engine_options){.queue = r->most + 2}, e);
+}
+
+static int measure_all(struct engine_run *r, struct err *e)
+{
+    struct figures warm;
+    if (measure(r, 1, &warm, e))
+        return -1;
+    for (int i = 0; i < r->o->count; i++)
+        if (measure(r, r->o->streams[i], &r->figures[i], e))
+            return -1;
+    if (!r->o->read)
+        return 0;
+    if (measure_gap(r, e))
+        return -1;
+    for (int i = 0; i < RESTS; i++)
+        if (measure_rest(r, REST_MOST >> (RESTS - 1 - i), &r->read.rest[i], e))
+            return -1;
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static void text_gaps(const struct gaps *g, struct buf *out)
+{
+    if (!g->count)
+        buf_printf(out, "not measured, as it had reached the end of its context");
+    else
+        buf_printf(out, "%.0f ms (%.0f at most)%s", 1e3 * g->median, 1e3 * g->most,
+                   g->ended ? ", until it reached the end of its context" : "");
+}
+
+static void text_read(const struct engine_run *r, struct buf *out)
+{
+    const struct read_figures *f = &r->read;
+    buf_printf(out, "a running stream waits for a token: ");
+    text_gaps(&f->before, out);
+    buf_printf(out, "\nwhile a prompt of %u tokens is read: ", r->o->read);
+    text_gaps(&f->during, out);
+    buf_printf(out, ", for %.1f s\n", f->seconds);
+    for (int i = 0; i < RESTS; i++) {
+        const struct rest_figures *t = &f->rest[i];
+        buf_printf(
+            out, "first token of %u tokens behind %u that are known: %.1f ms; of %u alone: %.1f ms: %.2fx\n",
+            t->rest, t->cached, 1e3 * t->behind, t->rest, 1e3 * t->alone, t->behind / t->alone);
+    }
+}
+
+static double beside_first(const struct engine_run *r, const struct figures *f)
+{
+    return r->figures->tok_s > 0 ? f->tok_s / r->figures->tok_s : 0;
+}
+
+static void text_all(const struct engine_run *r, struct buf *out)
+{
+    buf_printf(out, "%8s %10s %12s %8s %6s %s\n", "streams", "tok/s", "first token", "steps", "host",
+               "beside the first");
+    for (int i = 0; i < r->o->count; i++) {
+        const struct figures *f = &r->figures[i];
+        buf_printf(out, "%8u %10.1f %9.0f ms %8llu %5.1f%% %.2fx\n", f->streams, f->tok_s, 1e3 * f->first,
+                   (unsigned long long)f->steps, 100 * f->host, beside_first(r, f));
+    }
+    if (r->o->read)
+        text_read(r, out);
+}
+
+/* ---- JSON: a row of each number of streams, then those of --read ---- */
+
+static void json_begin_row(struct json *j, const char *test)
+{
+    json_begin(j, '{');
+    json_key(j, "test");
+    json_str(j, test);
+}
+
+static void json_number(struct json *j, const char *key, double value)
+{
+    json_key(j, key);
+    json_num(j, value);
+}
+
+static void json_gaps(const struct gaps *g, const char *test, struct json *j)
+{
+    json_begin_row(j, test);
+    json_number(j, "gaps", g->count);
+    json_number(j, "median_ms", 1e3 * g->median);
+    json_number(j, "most_ms", 1e3 * g->most);
+    json_key(j, "ended");
+    json_bool(j, g->ended);
+}
+
+static void json_read(const struct engine_run *r, struct json *j)
+{
+    const struct read_figures *f = &r->read;
+    json_gaps(&f->before, "running", j);
+    json_end(j, '}');
+    json_gaps(&f->during, "reading", j);
+    json_number(j, "prompt", r->o->read);
+    json_number(j, "seconds", f->seconds);
+    json_end(j, '}');
+    for (int i = 0; i < RESTS; i++) {
+        json_begin_row(j, "known");
+        json_number(j, "prompt", f->rest[i].rest);
+        json_number(j, "cached", f->rest[i].cached);
+        json_number(j, "first_ms", 1e3 * f->rest[i].behind);
+        json_number(j, "alone_ms", 1e3 * f->rest[i].alone);
+        json_end(j, '}');
+    }
+}
+
+static void json_all(const struct engine_run *r, struct buf *out)
+{
+    struct json j = {.out = out};
+    json_begin(&j, '[');
+    for (int i = 0; i < r->o->count; i++) {
+        const struct figures *f = &r->figures[i];
+        json_begin_row(&j, "streams");
+        json_number(&j, "streams", f->streams);
+        json_number(&j, "prompt", r->o->prompt);
+        json_number(&j, "predict", r->o->predict);
+        json_number(&j, "tok_s", f->tok_s);
+        json_number(&j, "first_ms", 1e3 * f->first);
+        json_number(&j, "steps", (double)f->steps);
+        json_number(&j, "host_share", f->host);
+        json_number(&j, "beside_first", beside_first(r, f));
+        json_end(&j, '}');
+    }
+    if (r->o->read)
+        json_read(r, &j);
+    json_end(&j, ']');
+    buf_char(out, '\n');
 }
 
 static int run_all(struct engine_run *r, const struct args *a, struct err *e)
 {
     struct buf out = {0};
-    struct figures f = {0}, base = {0};
-    if (run_open(r, a, e) || measure(r, 1, &f, e)) /* warms up */
+    if (run_open(r, a, e) || measure_all(r, e))
         return -1;
-    buf_printf(&out, "%8s %10s %12s %8s %6s %s\n", "streams", "tok/s", "first token", "steps", "host",
-               "beside the first");
-    for (int i = 0; i < r->o->count; i++) {
-        if (measure(r, r->o->streams[i], &f, e))
-            return -1;
-        base = i ? base : f;
-        buf_printf(&out, "%8u %10.1f %9.0f ms %8llu %5.1f%% %.2fx\n", f.streams, f.tok_s, 1e3 * f.first,
-                   (unsigned long long)f.steps, 100 * f.host, base.tok_s > 0 ? f.tok_s / base.tok_s : 0);
-    }
-    if (r->o->read && (measure_gap(r, &r->gaps, &out, e) || measure_known(r, &out, e)))
-        return -1;
+    args_flag(a, "json") ? json_all(r, &out) : text_all(r, &out);
     return tool_print(&out, e);
 }
 
@@ -251,6 +394,7 @@ int bench_engine(const struct args *a, const struct bench_engine *o, struct err 
     session_close(r.session);
     mem_free(r.streams);
     mem_free(r.ids);
-    mem_free(r.gaps.item);
+    mem_free(r.gap);
+    mem_free(r.figures);
     return failed;
 }

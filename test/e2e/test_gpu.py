@@ -69,6 +69,21 @@ def test_bench_takes_tokens_from_the_card(quern, fake):
     assert {r["result"] for r in quern(*args, "--logits", env=fake).json()} == {"logits"}
 
 
+def test_bench_of_streams_ends(quern, fake):
+    """The running stream has room for 33 tokens, and the prompt takes more steps than that: no more chunks come."""
+    args = ["bench", TINY, "--device", "cuda", "--no-parity", "-r", "1", "--streams", "1", "-p", "80511", "-n", "1", "--read", "80000"]
+    out = quern(*args, env=fake, timeout=60).out
+    assert "while a prompt of 80000 tokens is read: " in out and "reached the end of its context" in out
+
+
+def test_bench_of_streams_as_json(quern, fake):
+    rows = quern("bench", TINY, "--device", "cuda", "--no-parity", "-r", "1", "--streams", "1,2", "--read", "64", "--json", env=fake,
+                 timeout=60).json()
+    assert [r["test"] for r in rows] == ["streams"] * 2 + ["running", "reading"] + ["known"] * 3
+    assert [r["streams"] for r in rows[:2]] == [1, 2] and all(r["tok_s"] > 0 and r["steps"] > 0 for r in rows[:2])
+    assert [r["prompt"] for r in rows[4:]] == [128, 256, 512] and all(r["cached"] > 0 for r in rows[4:])
+
+
 def test_experts_stay_on_the_cpu(quern, fake):
     lines = where(quern, fake, "--cpu-moe", model=MOE)
     assert "attention of layers 0" in lines[0] and "experts" not in lines[0]
