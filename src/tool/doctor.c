@@ -83,6 +83,9 @@ static void look_at_choices(const struct gpu *g, struct doctor_choice *out)
         if (wide && how.stream_k)
             snprintf(out[i].why, sizeof out[i].why, "%u warpgroups of 64 outputs by wgmma, stream-K",
                      how.grid.threads / 128);
+        else if (wide && how.split < 2)
+            snprintf(out[i].why, sizeof out[i].why, "%u warpgroups of 64 outputs by wgmma",
+                     how.grid.threads / 128);
         else if (wide)
             snprintf(out[i].why, sizeof out[i].why,
                      "%u warpgroups of 64 outputs by wgmma, %u blocks share their columns",

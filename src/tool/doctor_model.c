@@ -115,6 +115,7 @@ static void doctor_fill(struct doctor_model *m, const struct session *l)
     buf_free(&text);
     m->fits = true;
     m->on_gpu = p->of > 0;
+    m->gated = !l->runner->device_options.no_parity;
     m->layers = p->layers;
     m->of = p->of;
     m->gpu_need = p->whole.weights + p->whole.kv + p->whole.scratch;
@@ -227,8 +228,8 @@ void doctor_model_text(const struct doctor_model *m, struct buf *out)
     if (m->gpu_need)
         buf_printf(out, ": all of it needs %.2f GB there, %.2f GB are free", 1e-9 * (double)m->gpu_need,
                    1e-9 * (double)m->gpu_free);
-    buf_printf(out,
-               "\n  parity gate: every weight that was tried is computed as the CPU does; loaded in %.2f s\n",
+    buf_printf(out, "\n  parity gate: %s; loaded in %.2f s\n",
+               m->gated ? "every weight that was tried is computed as the CPU does" : "not run (--no-parity)",
                m->load_seconds);
     if (m->compared) {
         text_agreement(out, "one prompt", &m->single);
@@ -282,6 +283,8 @@ void doctor_model_json(const struct doctor_model *m, struct json *j)
     json_key(j, "gpu");
     json_bool(j, m->on_gpu);
     if (m->on_gpu) {
+        json_key(j, "parity_gate");
+        json_bool(j, m->gated);
         json_number(j, "gpu_layers", m->layers);
         json_number(j, "layers", m->of);
         json_number(j, "gpu_need", (double)m->gpu_need);

@@ -22,6 +22,7 @@ struct doctor_model {
     uint32_t texts;                          /* that there are keys and values for, each of ctx tokens */
     uint64_t weights, kv, memory, available; /* bytes; memory and available: of the machine */
     uint64_t gpu_need, gpu_free;             /* of all of it, where a GPU was asked */
+    bool gated;                              /* the parity gate was run (no --no-parity) */
     bool compared;
     struct agreement single, batched;
     double load_seconds;

@@ -160,6 +160,10 @@ def test_doctor_sees_the_card(quern, fake):
     assert {p["kernel"] for p in card["products"]} and all(p["why"] for p in card["products"])
     refused = quern("doctor", TINY, "--device", "cuda", env=fake)
     assert refused.code == 0 and "is not loaded: the GPU does not compute " in refused.out
+    asked = ["doctor", TINY, "--device", "cuda", "--no-parity"]
+    assert "parity gate: not run (--no-parity); loaded in " in quern(*asked, env=fake).out
+    assert quern(*asked, "--json", env=fake).json()["model"]["parity_gate"] is False
+    assert "1 blocks" not in quern("doctor", "--device", "cuda", env=fake).out
 
 
 def test_kernel_tables(quern, tmp_path):
