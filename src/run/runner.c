@@ -29,6 +29,7 @@ static struct extent runner_extent(const struct runner_options *o)
     x.chunk = o->chunk ? o->chunk : RUNNER_CHUNK;
     if (o->whole && x.chunk < o->whole + x.seqs - 1) /* beside a row of every other sequence */
         x.chunk = o->whole + x.seqs - 1;
+    x.chunk = x.chunk < o->rows_least ? o->rows_least : x.chunk;
     x.chunk = x.chunk < rows ? x.chunk : (uint32_t)rows;
     return x;
 }

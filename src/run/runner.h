@@ -32,12 +32,13 @@ struct runner_options {
     uint32_t seqs;    /* sequences at once; 0 = 1 */
     uint32_t
         whole; /* image tokens that have to be in one step: a step has room for them whatever `chunk` is */
-    uint32_t chunk;    /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU or RUNNER_CHUNK_ALONE */
-    uint32_t outs;     /* results a step; 0 = one per sequence */
-    uint32_t pages;    /* of KV in all, exactly; 0 = as much as the two below say */
-    uint64_t kv_bytes; /* size of KV; 0 = what is free, at most enough for every sequence */
-    uint64_t kv_free;  /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
-    uint32_t kv_type;  /* enum dtype; F32 where device_options.exact */
+    uint32_t chunk;      /* rows a step; 0 = RUNNER_CHUNK, on a GPU RUNNER_CHUNK_GPU or RUNNER_CHUNK_ALONE */
+    uint32_t rows_least; /* a step has room for these whatever `chunk` is */
+    uint32_t outs;       /* results a step; 0 = one per sequence */
+    uint32_t pages;      /* of KV in all, exactly; 0 = as much as the two below say */
+    uint64_t kv_bytes;   /* size of KV; 0 = what is free, at most enough for every sequence */
+    uint64_t kv_free;    /* that the CPU has for KV; 0 = no bound. A GPU says itself what is free */
+    uint32_t kv_type;    /* enum dtype; F32 where device_options.exact */
     /* Rows from which on weights that are not on the GPU are sent there; 0 = by measurement. */
     uint32_t stream_rows;
     /* Experts of each operation whose weights are sent, while the CPU computes the others; by measurement, unless fixed. */

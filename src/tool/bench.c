@@ -305,6 +305,9 @@ static void bench_json(const struct bench *b, struct buf *out)
 
 static void bench_table(const struct bench *b, struct buf *out)
 {
+    bool decodes = false;
+    for (int i = 0; i < b->count; i++)
+        decodes |= b->tests[i].decode;
     for (int i = 0; i < b->count; i++) {
         const struct bench_test *t = &b->tests[i];
         if (!i || t->threads != t[-1].threads)
@@ -318,7 +321,7 @@ static void bench_table(const struct bench *b, struct buf *out)
         if (!i && b->link > 0)
             buf_printf(out, "(card: read %.1f GB/s, fp16 %.0f GFLOP/s; link to it %.1f GB/s)\n",
                        1e-9 * b->card_probe.read, 1e-9 * b->card_probe.int8, 1e-9 * b->link);
-        if (!i && b->picks)
+        if (!i && b->picks && decodes)
             buf_printf(out, "(decode: the card chooses tokens, and only ids leave it; --logits copies all "
                             "logits to the host)\n");
         buf_printf(out, "%-8s %6u %7u %6u %10.2f %7.1f%% %8.2f %8.1f %5.1f%% of %s",
@@ -338,14 +341,16 @@ static int bench_open(struct bench *b, int threads, struct err *e)
 {
     struct session_options o = {.no_text = true, .runner.device_options.threads = threads};
     uint32_t longest = bench_most(&b->prompt), made = bench_most(&b->predict);
-    longest = bench_most(&b->depth) + (longest > made ? longest : made);
+    longest = longest > made ? longest : made;
     b->batches = bench_most(&b->batch);
     if (!b->batches || !longest)
-        return err_set(e, ERR_USAGE, "there is nothing to measure: --batch, --prompt and --predict are 0");
+        return err_set(e, ERR_USAGE, "there is nothing to measure: %s",
+                       b->batches ? "--prompt and --predict are 0" : "--batch is 0");
+    longest += bench_most(&b->depth);
     o.runner.sent_fixed = args_int(b->a, "sent-experts", -1) >= 0;
     o.runner.sent_experts = (uint32_t)args_int(b->a, "sent-experts", 0);
     o.runner.ctx = longest + 1;
-    o.runner.seqs = b->batches;
+    o.runner.seqs = o.runner.rows_least = b->batches;
     if (load_model(&b->session, b->a->count ? b->a->words[0] : NULL, &o, b->a, e))
         return -1;
     b->seqs = mem_zalloc(b->batches, sizeof *b->seqs);
@@ -518,9 +523,23 @@ static int bench_table_of_kernels(const struct args *a, struct err *e)
     return bench_kernels(&k, args_flag(a, "json"), e);
 }
 
+/* Options that mean something only beside another one. */
+static int bench_check(const struct args *a, struct err *e)
+{
+    if (args_int(a, "read", 0) && !args_text(a, "streams"))
+        return err_set(e, ERR_USAGE, "--read is for --streams");
+    if (args_flag(a, "profile") && !args_text(a, "image"))
+        return err_set(e, ERR_USAGE, "--profile is for --image; 'quern run --profile' is for text");
+    if (args_text(a, "type") && !args_flag(a, "kernels"))
+        return err_set(e, ERR_USAGE, "--type is for --kernels");
+    return 0;
+}
+
 static int bench_run(const struct args *a, struct err *e)
 {
     struct bench b = {.a = a};
+    if (bench_check(a, e))
+        return -1;
     if (args_flag(a, "kernels"))
         return bench_table_of_kernels(a, e);
     if (args_text(a, "streams"))

@@ -84,6 +84,29 @@ def test_bench_of_streams_as_json(quern, fake):
     assert [r["prompt"] for r in rows[4:]] == [128, 256, 512] and all(r["cached"] > 0 for r in rows[4:])
 
 
+def test_bench_of_more_streams_than_a_step_usually_has_rows(quern, fake):
+    args = ["bench", TINY, "-p", "0", "-n", "1", "-r", "1", "--json"]
+    assert quern(*args, "--device", "cpu", "-b", "600").json()[0]["batch"] == 600
+    assert quern(*args, "--device", "cuda", "--no-parity", "-b", "1025", env=fake).json()[0]["batch"] == 1025
+
+
+def test_bench_says_that_the_card_chooses_where_it_does(quern, fake):
+    args = ["bench", TINY, "--device", "cuda", "--no-parity", "-p", "8", "-r", "1"]
+    assert "the card chooses tokens" in quern(*args, "-n", "2", env=fake).out
+    assert "the card chooses tokens" not in quern(*args, "-n", "0", env=fake).out
+
+
+@pytest.mark.parametrize("args,phrase", [
+    (["-p", "0", "-n", "0", "-d", "8"], "nothing to measure"),
+    (["--read", "64"], "--read is for --streams"),
+    (["--profile"], "--profile is for --image"),
+    (["--type", "Q8_0"], "--type is for --kernels"),
+])
+def test_bench_refuses_what_would_do_nothing(quern, args, phrase):
+    done = quern("bench", TINY, "--device", "cpu", *args)
+    assert done.code == 64 and phrase in done.err and not done.out
+
+
 def test_experts_stay_on_the_cpu(quern, fake):
     lines = where(quern, fake, "--cpu-moe", model=MOE)
     assert "attention of layers 0" in lines[0] and "experts" not in lines[0]
