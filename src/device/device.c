@@ -45,6 +45,11 @@ bool device_is_cuda(const struct device *d)
     return device_is(d, "cuda");
 }
 
+bool device_is_ranks(const struct device *d)
+{
+    return strchr(d->ops->name, ' ') != NULL; /* "cpu x 2" */
+}
+
 bool device_is_cpu(const struct device *d)
 {
     return device_is(d, "cpu");

@@ -236,7 +236,8 @@ struct device {
     /* Of steps so far whose experts are divided with another device: seconds that weights took on the link, and that steps
      * waited for them. */
     double link, waited;
-    /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]. */
+    /* While not NULL, run adds the seconds of operation step.from + i to seconds[i]; ranks add those of the whole step to
+     * seconds[0]. */
     double *seconds;
     /* While not NULL, called once for each product with its input, (rows, cols) floats: which weight, and which of its
      * matrices. By many threads, but never two for the same matrix. Only the CPU, and only with `exact`. */
@@ -247,6 +248,8 @@ struct device {
 /* Whether all of the model is on cards, or nothing is. */
 bool device_is_cuda(const struct device *d);
 bool device_is_cpu(const struct device *d);
+/* Whether several ranks run the model (device/team.h). */
+bool device_is_ranks(const struct device *d);
 /* For run: every adapter that a sequence asks for is one of the plan's. */
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e);
 /* For run: every slot that the step names is one of `states`. */

@@ -8,6 +8,7 @@
 #include "base/size.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { SPLIT_MAIN, SPLIT_REST, SPLIT_STREAM, SPLIT_PARTS };
@@ -622,11 +623,38 @@ static void split_describe(const struct device *device, struct buf *out)
             d->part[i]->ops->describe(d->part[i], out);
 }
 
-/* Those of the main device; the CPU has none to name. */
+static int by_seconds(const void *a, const void *b)
+{
+    const struct device_kernel *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+/* Those of the main device and of the streaming one, by name; the CPU has none to name. */
 static uint32_t split_take_kernels(struct device *device, struct device_kernel *out, uint32_t most)
 {
-    struct device *main = self(device)->part[SPLIT_MAIN];
-    return main->ops->take_kernels ? main->ops->take_kernels(main, out, most) : 0;
+    static const uint32_t cards[] = {SPLIT_MAIN, SPLIT_STREAM};
+    uint32_t n = 0;
+    for (uint32_t c = 0; c < 2; c++) {
+        struct device *part = self(device)->part[cards[c]];
+        struct device_kernel *more = out + n;
+        const uint32_t first = n, count = part && part->ops->take_kernels
+                                              ? part->ops->take_kernels(part, more, most - n)
+                                              : 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const struct device_kernel k = more[i];
+            uint32_t at = 0;
+            while (at < first && strcmp(out[at].name, k.name) != 0)
+                at++;
+            if (at < first) {
+                out[at].calls += k.calls;
+                out[at].seconds += k.seconds;
+            } else {
+                out[n++] = k;
+            }
+        }
+    }
+    qsort(out, n, sizeof *out, by_seconds);
+    return n;
 }
 
 static void split_close(struct device *device)

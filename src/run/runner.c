@@ -819,6 +819,8 @@ int runner_step(struct runner *r, const struct seq_rows *parts, uint32_t count, 
     if (ran) {
         struct step st = runner_fill(r, parts, count);
         r->began = clock_now();
+        if (r->watch)
+            r->watch(r->watch_arg, &st);
         failed = step_give_images(r, &st, e) || r->device->ops->run(r->device, r->plan, &st, e) ||
                  runner_intact(r, e);
     }

@@ -102,6 +102,8 @@ struct runner {
      * used. */
     int (*intact)(void *arg, struct err *e); /* NULL = yes */
     void *intact_arg;
+    void (*watch)(void *arg, const struct step *s); /* gets each step before it runs; NULL = none */
+    void *watch_arg;
 };
 
 /* How far the prefix tree has followed a sequence. Used by the tree only; reset when the sequence is cut

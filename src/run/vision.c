@@ -2,6 +2,7 @@
 #include "run/vision.h"
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -301,10 +302,12 @@ int vision_encode_some(struct vision *v, struct picture *p, double seconds, stru
         *out = vision_hold(r);
         return 1;
     }
+    const double began = clock_now();
     if (!v->going && encode_begin(v, p, e))
         return -1;
     const bool own = !memcmp(v->going->digest, p->digest, sizeof p->digest);
     const int done = encoder_go(v->encoder, seconds, e);
+    v->seconds += clock_now() - began;
     if (!done)
         return 0;
     r = v->goes;

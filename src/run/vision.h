@@ -18,6 +18,7 @@ struct vision {
     int32_t image_token;         /* -1: the vocabulary has none by a name that is known */
     struct picture_rows *newest; /* rows of pictures, the most recent first */
     uint64_t bytes;              /* of them */
+    double seconds;              /* that encoding took so far, with loading the tower for it */
     struct picture_ids *ids;     /* what stands for rows of pictures in sequences */
     struct picture *going;       /* what is being encoded, held; NULL: nothing */
     struct picture_rows *goes;   /* its rows */

@@ -78,17 +78,7 @@ struct progressing {
     struct engine *engine;
     struct progress bar;
     uint64_t read_before; /* tokens of prompts, before this one */
-    bool read;            /* the prompt has been read: set by the engine's thread */
 };
-
-/* On the engine's thread, between two steps. */
-static void answer_wake(void *arg)
-{
-    struct progressing *p = arg;
-    if (!p->read && p->o->prompt_done)
-        p->o->prompt_done(p->o->arg);
-    p->read = true;
-}
 
 /* Through the wrapping, where there is a terminal. */
 static void answer_wrap(struct wrap *w, const struct stream_chunk *chunk)
@@ -190,8 +180,6 @@ int answer_run(struct engine *g, const struct ids *prompt, const struct answer_o
         .reasoning = o->reasoning,
         .ignore_eog = o->ignore_eog,
         .show_special = o->special,
-        .wake = answer_wake,
-        .arg = &p,
     };
     engine_stats(g, &before);
     p.read_before = before.prompt_tokens;

@@ -22,8 +22,6 @@ struct answer_options {
     struct adapter_mix lora;
     const struct prompt_image *images; /* (image_count) of the prompt */
     uint32_t image_count;
-    void (*prompt_done)(void *arg); /* called once, between two steps, after the prompt's last; may be NULL */
-    void *arg;
 };
 
 /* The prompt: through the model's template, or raw. */

@@ -196,7 +196,7 @@ static void load_report_room(const struct session *l, const struct runner_option
 static void load_report(const struct runner *r)
 {
     struct buf text = {0};
-    if (!r->placement.of && !strchr(r->device->ops->name, ' '))
+    if (!r->placement.of && !device_is_ranks(r->device))
         return;
     r->device->ops->describe(r->device, &text);
     for (char *line = text.data, *end; line && (end = strchr(line, '\n')); line = end + 1) {

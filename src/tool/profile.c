@@ -9,14 +9,6 @@
 
 enum { PROFILE_KINDS = OP_INDEX + 1 };
 
-/* One phase: `steps` steps of `rows` rows, each of which sees `keys` keys on average. */
-struct phase {
-    const char *name;
-    const double *seconds; /* (plan.count) */
-    const struct profile_kernels *kernels;
-    double steps, rows, keys, wall;
-};
-
 struct row {
     double seconds, bytes, flops;
 };
@@ -24,20 +16,77 @@ struct row {
 /* A phase, added up. */
 struct sums {
     struct row kind[PROFILE_KINDS], all;
+    bool ranks; /* their steps as a whole, as kind[0] */
     uint64_t launches;
+    double kernels, cpu; /* seconds on a card; of operations on the CPU */
 };
 
-int profile_start(struct profile *p, struct session *l, struct err *e)
+static double image_seconds(const struct profile *p)
+{
+    return p->session->tower ? p->session->tower->seconds : 0;
+}
+
+static double phase_seconds(const struct profile *p, const struct profile_phase *f)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < p->session->model->plan.count; i++)
+        sum += f->seconds[i];
+    return sum;
+}
+
+/* Ends the phase that runs. The card has a clock of its own, which may run a little faster. */
+static void phase_end(struct profile *p)
+{
+    struct profile_phase *f = &p->phase[p->at];
+    const double now = clock_now(), images = image_seconds(p);
+    profile_take(p->session->runner->device, &f->kernels);
+    f->images = images - p->images;
+    f->wall = fmax(now - p->began, phase_seconds(p, f) + f->images);
+    p->began = now;
+    p->images = images;
+}
+
+/* On the engine's thread, before a step: one that goes beyond the prompt decodes. */
+static void profile_step(void *arg, const struct step *s)
+{
+    struct profile *p = arg;
+    if (p->at == PROFILE_PROMPT && s->seq[0].length > p->prompt) {
+        phase_end(p);
+        p->at = PROFILE_DECODE;
+        p->session->runner->device->seconds = p->phase[p->at].seconds;
+    }
+    struct profile_phase *f = &p->phase[p->at];
+    f->steps++;
+    f->rows += s->rows;
+    for (uint32_t i = 0; i < s->seqs; i++)
+        f->keys += s->seq[i].rows * (s->seq[i].length - s->seq[i].rows / 2.0);
+}
+
+int profile_start(struct profile *p, struct session *l, uint32_t prompt, struct err *e)
 {
     size_t n = l->model->plan.count;
-    *p = (struct profile){.session = l};
-    p->now = mem_zalloc(n, sizeof *p->now);
-    p->prompt = mem_zalloc(n, sizeof *p->prompt);
-    if (!p->now || !p->prompt)
-        return err_memory(e, "the profile", 2 * n * sizeof *p->now);
-    l->runner->device->seconds = p->now;
+    *p = (struct profile){.session = l, .prompt = prompt};
+    for (int i = 0; i < PROFILE_PHASES; i++)
+        if (!(p->phase[i].seconds = mem_zalloc(n, sizeof *p->phase[i].seconds)))
+            return err_memory(e, "the profile", n * sizeof *p->phase[i].seconds);
+    l->runner->device->seconds = p->phase[PROFILE_PROMPT].seconds;
+    l->runner->watch = profile_step;
+    l->runner->watch_arg = p;
+    p->images = image_seconds(p);
     p->began = clock_now();
     return 0;
+}
+
+static void profile_stop(struct profile *p)
+{
+    p->session->runner->device->seconds = NULL;
+    p->session->runner->watch = NULL;
+}
+
+void profile_end(struct profile *p)
+{
+    phase_end(p);
+    profile_stop(p);
 }
 
 void profile_take(struct device *d, struct profile_kernels *k)
@@ -45,37 +94,34 @@ void profile_take(struct device *d, struct profile_kernels *k)
     k->count = d->ops->take_kernels ? d->ops->take_kernels(d, k->all, PROFILE_KERNELS) : 0;
 }
 
-void profile_mark(struct profile *p)
-{
-    size_t bytes = p->session->model->plan.count * sizeof *p->now;
-    memcpy(p->prompt, p->now, bytes);
-    memset(p->now, 0, bytes);
-    profile_take(p->session->runner->device, &p->prompt_kernels);
-    p->read = clock_now();
-}
-
 void profile_free(struct profile *p)
 {
     if (p->session && p->session->runner)
-        p->session->runner->device->seconds = NULL;
-    mem_free(p->now);
-    mem_free(p->prompt);
+        profile_stop(p);
+    for (int i = 0; i < PROFILE_PHASES; i++)
+        mem_free(p->phase[i].seconds);
     *p = (struct profile){0};
 }
 
-/* Attention by itself, everything else that has weights together. */
-static const char *level_of(int kind)
+static const char *name_of(const struct sums *s, int kind)
 {
-    return kind == OP_ATTN ? "midi" : kind == OP_EMBED ? "micro" : "macro";
+    return s->ranks ? "ranks" : plan_op_name((enum op_kind)kind);
 }
 
-static struct sums phase_sums(const struct profile *p, const struct phase *f)
+/* Attention by itself, everything else that has weights together. */
+static const char *level_of(const struct sums *s, int kind)
+{
+    return s->ranks ? "step" : kind == OP_ATTN ? "midi" : kind == OP_EMBED ? "micro" : "macro";
+}
+
+static struct sums phase_sums(const struct profile *p, const struct profile_phase *f)
 {
     const struct model *m = p->session->model;
-    struct sums s = {0};
+    const double rows = f->steps > 0 ? f->rows / f->steps : 0, keys = f->rows > 0 ? f->keys / f->rows : 0;
+    struct sums s = {.ranks = device_is_ranks(p->session->runner->device)};
     for (uint32_t i = 0; i < m->plan.count; i++) {
-        struct row *r = &s.kind[m->plan.ops[i].kind];
-        struct op_cost c = plan_cost(&m->plan, &m->weights, i, f->rows, f->keys);
+        struct row *r = &s.kind[s.ranks ? 0 : m->plan.ops[i].kind];
+        struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
         double bytes = f->steps * (c.weight_bytes + c.kv_bytes), flops = f->steps * c.flops;
         r->seconds += f->seconds[i];
         r->bytes += bytes;
@@ -84,47 +130,27 @@ static struct sums phase_sums(const struct profile *p, const struct phase *f)
         s.all.bytes += bytes;
         s.all.flops += flops;
     }
-    for (uint32_t i = 0; i < f->kernels->count; i++)
-        s.launches += f->kernels->all[i].calls;
+    for (uint32_t i = 0; i < f->kernels.count; i++) {
+        s.launches += f->kernels.all[i].calls;
+        s.kernels += f->kernels.all[i].seconds;
+    }
+    s.cpu = s.ranks || device_is_cuda(p->session->runner->device) ? 0 : fmax(s.all.seconds - s.kernels, 0);
     return s;
 }
 
-static double phase_seconds(const struct profile *p, const struct phase *f)
+static const char *phase_name(int i)
 {
-    double sum = 0;
-    for (uint32_t i = 0; i < p->session->model->plan.count; i++)
-        sum += f->seconds[i];
-    return sum;
+    return i == PROFILE_PROMPT ? "prompt" : "decode";
 }
 
-/* The two phases of an answer; how many there are. Their walls are those of the steps that were profiled: with a device
- * that runs ahead, a step may end after the token before it is there. */
-static int profile_phases(struct profile *p, const struct generation *g, struct phase out[2])
+static bool phase_ran(const struct profile *p, int i)
 {
-    double read = g->prompt - g->cached, chunk = p->session->runner->chunk;
-    double chunks = read > chunk ? ceil(read / chunk) : 1, made = (double)g->ids.len - 1;
-    if (p->now && p->session->runner->device->seconds) {
-        profile_take(p->session->runner->device, &p->kernels);
-        p->ended = clock_now();
-    }
-    out[0] = (struct phase){.name = "prompt",
-                            .seconds = p->prompt,
-                            .kernels = &p->prompt_kernels,
-                            .steps = chunks,
-                            .rows = read / chunks,
-                            .keys = (g->prompt + g->cached) / 2.0,
-                            .wall = p->read - p->began};
-    out[1] = (struct phase){.name = "decode",
-                            .seconds = p->now,
-                            .kernels = &p->kernels,
-                            .steps = made,
-                            .rows = 1,
-                            .keys = g->prompt + made / 2,
-                            .wall = p->ended - p->read};
-    p->session->runner->device->seconds = NULL; /* kernels are taken once */
-    for (int i = 0; i < 2; i++) /* the card has a clock of its own, which may run a little faster */
-        out[i].wall = fmax(out[i].wall, phase_seconds(p, &out[i]));
-    return made > 0 ? 2 : 1;
+    return i == PROFILE_PROMPT || p->phase[i].steps > 0;
+}
+
+static double phase_rest(const struct profile_phase *f, const struct sums *s)
+{
+    return f->wall - s->all.seconds - f->images;
 }
 
 /* ---- the table ---- */
@@ -146,37 +172,44 @@ void profile_kernels_text(const struct profile_kernels *kernels, double wall, st
     }
 }
 
-static void text_kernels(struct buf *out, const struct phase *f, const struct sums *s)
+static void text_kernels(struct buf *out, const struct profile_phase *f, const struct sums *s)
 {
-    profile_kernels_text(f->kernels, f->wall, out);
-    buf_printf(out,
-               "  kernels %.2f ms in %llu launches, of %.2f ms: %.2f ms are launch overhead and waiting\n",
-               1e3 * s->all.seconds, (unsigned long long)s->launches, 1e3 * f->wall,
-               1e3 * (f->wall - s->all.seconds));
+    profile_kernels_text(&f->kernels, f->wall, out);
+    buf_printf(out, "  kernels %.2f ms in %llu launches, ", 1e3 * s->kernels,
+               (unsigned long long)s->launches);
+    if (s->cpu > 0)
+        buf_printf(out, "operations of the CPU %.2f ms, ", 1e3 * s->cpu);
+    if (f->images > 0)
+        buf_printf(out, "images %.2f ms, ", 1e3 * f->images);
+    buf_printf(out, "of %.2f ms: %.2f ms are launch overhead and waiting\n", 1e3 * f->wall,
+               1e3 * phase_rest(f, s));
 }
 
-static void text_phase(const struct profile *p, const struct phase *f, struct buf *out)
+static void text_phase(const struct profile *p, int at, struct buf *out)
 {
+    const struct profile_phase *f = &p->phase[at];
     struct sums s = phase_sums(p, f);
-    struct row rest = {.seconds = f->wall - s.all.seconds}, all = s.all;
+    struct row rest = {.seconds = phase_rest(f, &s)}, images = {.seconds = f->images}, all = s.all;
     all.seconds = f->wall;
-    buf_printf(out, "%-10s %-6s %10s %8s %8s %9s   (%.0f steps of %.0f rows, %.2f ms each)\n", f->name,
-               "level", "ms", "share", "GB/s", "GFLOP/s", f->steps, f->rows, 1e3 * f->wall / f->steps);
+    buf_printf(out, "%-10s %-6s %10s %8s %8s %9s   (steps: %.0f, rows: %.0f, %.2f ms each step)\n",
+               phase_name(at), "level", "ms", "share", "GB/s", "GFLOP/s", f->steps, f->rows,
+               f->steps > 0 ? 1e3 * f->wall / f->steps : 0);
+    if (f->images > 0)
+        text_row(out, "image", "", &images, f->wall);
     for (int k = 0; k < PROFILE_KINDS; k++)
         if (s.kind[k].seconds > 0)
-            text_row(out, plan_op_name((enum op_kind)k), level_of(k), &s.kind[k], f->wall);
+            text_row(out, name_of(&s, k), level_of(&s, k), &s.kind[k], f->wall);
     text_row(out, "rest", "", &rest, f->wall); /* sampling, text, launches, waiting for the device */
     text_row(out, "all", "step", &all, f->wall);
-    if (f->kernels->count)
+    if (f->kernels.count)
         text_kernels(out, f, &s);
 }
 
-void profile_text(struct profile *p, const struct generation *g, struct buf *out)
+void profile_text(const struct profile *p, struct buf *out)
 {
-    struct phase phases[2];
-    int n = profile_phases(p, g, phases);
-    for (int i = 0; i < n; i++)
-        text_phase(p, &phases[i], out);
+    for (int i = 0; i < PROFILE_PHASES; i++)
+        if (phase_ran(p, i))
+            text_phase(p, i, out);
 }
 
 /* ---- JSON ---- */
@@ -187,7 +220,7 @@ static void json_number(struct json *j, const char *key, double value)
     json_num(j, value);
 }
 
-static void json_operations(struct json *j, const struct phase *f, const struct sums *s)
+static void json_operations(struct json *j, const struct profile_phase *f, const struct sums *s)
 {
     json_key(j, "operations");
     json_begin(j, '[');
@@ -197,9 +230,9 @@ static void json_operations(struct json *j, const struct phase *f, const struct 
             continue;
         json_begin(j, '{');
         json_key(j, "name");
-        json_str(j, plan_op_name((enum op_kind)k));
+        json_str(j, name_of(s, k));
         json_key(j, "level");
-        json_str(j, level_of(k));
+        json_str(j, level_of(s, k));
         json_number(j, "seconds", r->seconds);
         json_number(j, "share", r->seconds / f->wall);
         json_number(j, "bytes", r->bytes);
@@ -228,30 +261,35 @@ void profile_kernels_json(const struct profile_kernels *kernels, double wall, st
     json_end(j, ']');
 }
 
-void profile_json(struct profile *p, const struct generation *g, struct buf *out)
+static void json_phase(const struct profile *p, int at, struct json *j)
+{
+    const struct profile_phase *f = &p->phase[at];
+    struct sums s = phase_sums(p, f);
+    json_begin(j, '{');
+    json_key(j, "phase");
+    json_str(j, phase_name(at));
+    json_key(j, "device");
+    json_str(j, p->session->runner->device->ops->name);
+    json_number(j, "steps", f->steps);
+    json_number(j, "rows", f->steps > 0 ? f->rows / f->steps : 0);
+    json_number(j, "seconds", f->wall);
+    json_number(j, "kernel_seconds", s.kernels);
+    json_number(j, "cpu_seconds", s.cpu);
+    json_number(j, "image_seconds", f->images);
+    json_number(j, "overhead_seconds", phase_rest(f, &s));
+    json_number(j, "launches", (double)s.launches);
+    json_operations(j, f, &s);
+    profile_kernels_json(&f->kernels, f->wall, j);
+    json_end(j, '}');
+}
+
+void profile_json(const struct profile *p, struct buf *out)
 {
     struct json j = {.out = out};
-    struct phase phases[2];
-    int n = profile_phases(p, g, phases);
     json_begin(&j, '[');
-    for (int i = 0; i < n; i++) {
-        const struct phase *f = &phases[i];
-        struct sums s = phase_sums(p, f);
-        json_begin(&j, '{');
-        json_key(&j, "phase");
-        json_str(&j, f->name);
-        json_key(&j, "device");
-        json_str(&j, p->session->runner->device->ops->name);
-        json_number(&j, "steps", f->steps);
-        json_number(&j, "rows", f->rows);
-        json_number(&j, "seconds", f->wall);
-        json_number(&j, "kernel_seconds", s.all.seconds);
-        json_number(&j, "overhead_seconds", f->wall - s.all.seconds);
-        json_number(&j, "launches", (double)s.launches);
-        json_operations(&j, f, &s);
-        profile_kernels_json(f->kernels, f->wall, &j);
-        json_end(&j, '}');
-    }
+    for (int i = 0; i < PROFILE_PHASES; i++)
+        if (phase_ran(p, i))
+            json_phase(p, i, &j);
     json_end(&j, ']');
     buf_char(out, '\n');
 }

@@ -5,7 +5,6 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "run/session.h"
-#include "tool/answer.h"
 
 enum { PROFILE_KERNELS = 64 };
 
@@ -14,20 +13,29 @@ struct profile_kernels {
     uint32_t count;
 };
 
-struct profile {
-    struct session *session;
-    double *now;    /* (plan.count): what the device adds to */
-    double *prompt; /* (plan.count): what stood there when the prompt was done */
-    struct profile_kernels prompt_kernels, kernels;
-    double began, read,
-        ended; /* when it started, when the prompt was done, and when all was: steps lie within */
+/* What a phase took, and the steps that ran in it. */
+struct profile_phase {
+    double *seconds; /* (plan.count): what the device adds to */
+    struct profile_kernels kernels;
+    double steps, rows, keys; /* of all rows; keys: that all of them see */
+    double wall, images;      /* images: what their encoder took */
 };
 
-int profile_start(struct profile *p, struct session *l, struct err *e);
-void profile_mark(struct profile *p); /* the prompt is done */
+enum { PROFILE_PROMPT, PROFILE_DECODE, PROFILE_PHASES };
+
+struct profile {
+    struct session *session;
+    uint32_t prompt, at; /* tokens of the prompt; the phase that runs */
+    struct profile_phase phase[PROFILE_PHASES];
+    double began, images; /* when the phase began, and what images had taken until then */
+};
+
+/* prompt: tokens of the only request that runs. */
+int profile_start(struct profile *p, struct session *l, uint32_t prompt, struct err *e);
+void profile_end(struct profile *p); /* the request is done */
 /* The result: a table, or one JSON value. */
-void profile_text(struct profile *p, const struct generation *g, struct buf *out);
-void profile_json(struct profile *p, const struct generation *g, struct buf *out);
+void profile_text(const struct profile *p, struct buf *out);
+void profile_json(const struct profile *p, struct buf *out);
 void profile_free(struct profile *p);
 
 /* What the device's kernels took since the last call; its `seconds` have to be there. */

@@ -197,17 +197,13 @@ static int run_print_json(const struct run *r, const struct ids *prompt, const s
     return tool_print(&out, e);
 }
 
-static void run_prompt_done(void *arg)
-{
-    profile_mark(arg);
-}
-
 /* Writes the profile: to stderr, or to the named file. */
-static int run_print_profile(struct run *r, const struct generation *g, struct err *e)
+static int run_print_profile(struct run *r, struct err *e)
 {
     const char *file = args_text(r->a, "profile-json");
     struct buf out = {0};
-    file ? profile_json(&r->profile, g, &out) : profile_text(&r->profile, g, &out);
+    profile_end(&r->profile);
+    file ? profile_json(&r->profile, &out) : profile_text(&r->profile, &out);
     int failed = out.failed ? err_memory(e, "the profile", out.len) : 0;
     if (!failed && file)
         failed = output_file_write(file, out.data, out.len, e);
@@ -251,11 +247,8 @@ static int run_once(struct run *r, struct err *e)
     };
     tool_locale();
     int failed = run_prompt_ids(r, &prompt, e);
-    if (!failed && profiled) {
-        failed = profile_start(&r->profile, r->session, e);
-        o.prompt_done = run_prompt_done;
-        o.arg = &r->profile;
-    }
+    if (!failed && profiled)
+        failed = profile_start(&r->profile, r->session, (uint32_t)prompt.len, e);
     o.reasoning = answer_reasoning(r->session, &prompt);
     o.images = r->places;
     o.image_count = r->images.count;
@@ -271,7 +264,7 @@ static int run_once(struct run *r, struct err *e)
     if (!failed && args_flag(r->a, "verbose"))
         answer_stats(r->session, &g);
     if (!failed && profiled)
-        failed = run_print_profile(r, &g, e);
+        failed = run_print_profile(r, e);
     if (!failed && g.finish == FINISH_CANCEL && !tool_flush())
         failed = err_set(e, ERR_INTERRUPTED, "interrupted");
     wrap_free(&wrap);

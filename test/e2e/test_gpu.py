@@ -215,6 +215,52 @@ def test_profile_in_three_levels(quern, tmp_path, fake, smollm2):
         assert abs(phase["kernel_seconds"] + phase["overhead_seconds"] - phase["seconds"]) < 1e-9
 
 
+def profile(quern, tmp_path, model, *args, env=None):
+    file = tmp_path / "profile.json"
+    prompt = [] if "-p" in args else ["-p", "hello"]
+    done = quern("run", model, *prompt, "--raw", "--ignore-eos", "--profile-json", file, "--force", *args, env=env)
+    assert done.code == 0, done.err
+    return json.loads(file.read_text())
+
+
+def test_profile_counts_steps_as_they_ran(quern, tmp_path, fake, smollm2):
+    card = ["--ctx", "256", "--device", "cuda", "--no-parity"]
+    prompt, decode = profile(quern, tmp_path, smollm2, "-n", "2", *card, env=fake)
+    assert prompt["steps"] == decode["steps"] == decode["rows"] == 1
+    assert decode["launches"] > 0 and decode["operations"] and prompt["launches"] < 2 * decode["launches"]
+    only, = profile(quern, tmp_path, smollm2, "-n", "1", *card, env=fake)
+    assert only["phase"] == "prompt" and only["steps"] == 1
+    prompt, decode = profile(quern, tmp_path, smollm2, "-n", "24", "--temp", "0", "--speculate", "always", *card, env=fake)
+    # the card that computes nothing always chooses the same token, so that drafts are accepted
+    assert decode["steps"] < 23 and decode["rows"] > 1 and decode["steps"] * decode["rows"] >= 23
+
+
+def test_profile_of_two_devices_keeps_the_kernels_apart(quern, tmp_path, fake, smollm2):
+    card = ["--ctx", "256", "--device", "cuda", "--no-parity", "--gpu-layers", "10"]
+    one, sent = (profile(quern, tmp_path, smollm2, "-n", "3", *card, *more, env=fake) for more in ([], ["-p", "word " * 100]))
+    for phase in one + sent:
+        assert abs(phase["kernel_seconds"] - sum(k["seconds"] for k in phase["kernels"])) < 1e-9 < phase["cpu_seconds"]
+        whole = phase["kernel_seconds"] + phase["cpu_seconds"] + phase["overhead_seconds"]
+        assert abs(whole - phase["seconds"]) < 1e-9
+    # a long prompt sends the weights of the CPU's layers to the card: these launches count, too
+    assert sent[0]["launches"] > 2 * one[0]["launches"]
+
+
+@pytest.mark.parametrize("ranks", ["--tensor-parallel", "--pipeline"])
+def test_profile_of_ranks_names_no_operation(quern, tmp_path, smollm2, ranks):
+    for phase in profile(quern, tmp_path, smollm2, "-n", "3", "--device", "cpu", "-t", "2", ranks, "2"):
+        assert [(o["name"], o["level"]) for o in phase["operations"]] == [("ranks", "step")]
+
+
+def test_profile_of_an_image(quern, tmp_path, fake):
+    folder = ROOT / "test/data/vision/colours"
+    image = ROOT / "test/data/vision/gemma3_vl/image0.png"
+    prompt, decode = profile(quern, tmp_path, folder, "-n", "3", "--image", image, "--device", "cuda", "--no-parity", env=fake)
+    assert prompt["image_seconds"] > 0 == decode["image_seconds"]
+    whole = prompt["image_seconds"] + prompt["kernel_seconds"] + prompt["overhead_seconds"]
+    assert abs(whole - prompt["seconds"]) < 1e-9
+
+
 def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):
     """The driver's library is found where LD_LIBRARY_PATH says, and the log says what is left open."""
     s = Server(binary, smollm2, "--device", "cuda", "--no-parity", "--ctx", "256", env={**os.environ, **fake})
