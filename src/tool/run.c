@@ -258,6 +258,7 @@ static int run_once(struct run *r, struct err *e)
         putchar('\n');
     if (!failed && json)
         failed = run_print_json(r, &prompt, &g, e);
+    tool_flush(); /* before what goes to stderr, which may be the same file */
     if (!failed && g.context_full)
         log_warn("the answer ends because the context of %u tokens is full; --ctx makes it larger",
                  r->session->runner->ctx);

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -259,6 +260,14 @@ def test_profile_of_an_image(quern, tmp_path, fake):
     assert prompt["image_seconds"] > 0 == decode["image_seconds"]
     whole = prompt["image_seconds"] + prompt["kernel_seconds"] + prompt["overhead_seconds"]
     assert abs(whole - prompt["seconds"]) < 1e-9
+
+
+def test_profile_follows_the_answer(binary, smollm2):
+    """Also where both go to one file."""
+    done = subprocess.run([str(binary), "run", str(smollm2), "hello", "-n", "2", "--profile", "--device", "cpu"], timeout=300,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0 and done.stdout.index("\nprompt ") > 0
+    assert all(line.startswith(("prompt ", "decode ", "  ")) for line in done.stdout[done.stdout.index("\nprompt ") + 1:].splitlines())
 
 
 def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):
