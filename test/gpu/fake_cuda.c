@@ -410,7 +410,8 @@ int cuEventRecord(void *e, void *s)
 int cuEventElapsedTime(float *ms, void *a, void *b);
 int cuEventElapsedTime(float *ms, void *a, void *b)
 {
-    *ms = *(const float *)b - *(const float *)a;
+    const float d = *(const float *)b - *(const float *)a;
+    *ms = d < 0 ? -d : d; /* < 0: one event alone was recorded before them, of a copy */
     return OK;
 }
 
