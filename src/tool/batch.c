@@ -26,7 +26,8 @@ static const struct arg_option batch_options[] = {
     {"errors", 0, ARG_TEXT, "FILE", "requests that failed (default: the output's name with .errors.jsonl)", 0,
      0},
     {"slots", 0, ARG_INT, "N",
-     "requests generated at once (default: 16; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
+     "requests generated at once (default: 16; on a GPU 16, 32, 64 or 128, at most its memory in GiB)", 1,
+     256},
     {"limit", 0, ARG_TEXT, "NAME=N", "a limit of requests, as of quern serve; may be repeated", 0, 0},
     {"template", 0, ARG_TEXT, "FILE", "a chat template instead of the model's own", 0, 0},
     {"tool-parser", 0, ARG_TEXT, "NAME", "how the model writes tool calls (default: from its template)", 0,
@@ -125,7 +126,7 @@ static int batch_serve(struct batch_command *b, struct err *e)
     if (tool_model_path(model, b->path, sizeof b->path, e))
         return -1;
     if (!b->m.engine.slots)
-        b->m.engine.slots = slots_default(args_text(b->a, "device"), BATCH_SLOTS);
+        b->m.engine.slots = slots_default(b->a, BATCH_SLOTS);
     const struct batch_feed feed = {
         .next = batch_file_next, .done = batch_file_done, .arg = f, .most = 2 * b->m.engine.slots + 2};
     if (decoder_start(&b->decoder, e))

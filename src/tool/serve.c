@@ -76,7 +76,7 @@ static const struct arg_option serve_options[] = {
     {"kv-events-replay", 0, ARG_TEXT, "ENDPOINT", "where subscribers ask for events that they have missed", 0,
      0},
     {"slots", 0, ARG_INT, "N",
-     "requests generated at once (default: 4; on a GPU one for each GiB of its memory, up to 128)", 1, 256},
+     "requests generated at once (default: 4; on a GPU 4, 8, ... 128, at most its memory in GiB)", 1, 256},
     {"queue", 0, ARG_INT, "N", "queue length, in requests (default: 512)", 1, 1 << 16},
     {"api-key-file", 0, ARG_TEXT, "FILE",
      "keys, one a line: KEY [TOKENS-A-DAY [TOKENS-A-MONTH [NAME]]] (or one in QUERN_API_KEY)", 0, 0},
@@ -672,7 +672,7 @@ static int serve_all(struct serve *s, struct err *e)
     if (serve_helpers(s, e) || serve_read(s, e) || serve_read_models(s, e) || serve_check_folder(s, e))
         return -1;
     if (!s->m.engine.slots)
-        s->m.engine.slots = slots_default(args_text(s->a, "device"), SERVE_SLOTS);
+        s->m.engine.slots = slots_default(s->a, SERVE_SLOTS);
     if (load_join(e))
         return -1;
     if (load_rank())

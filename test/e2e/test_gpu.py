@@ -280,6 +280,30 @@ def test_the_server_keeps_the_driver_in_its_sandbox(binary, smollm2, fake):
     assert s.stop() == 0
 
 
+@pytest.fixture
+def serve(binary, fake):
+    """serve(model, ...) -> a server with the card, which does not outlive the test"""
+    running = []
+
+    def start(*args):
+        running.append(Server(binary, *args, "--no-parity", env={**os.environ, **fake}))
+        return running[-1]
+    yield start
+    for s in running:
+        s.kill()
+
+
+@pytest.mark.parametrize("args,line", [
+    (["--device", "cuda"], "4 requests at once, by the GPU's memory of 1.1 GB (--slots)"),
+    (["--device", "cuda", "--gpu-memory", "900M"], "4 requests at once, by --gpu-memory of 0.9 GB (--slots)"),
+    (["--device", "cuda", "--gpu-layers", "0"], "4 requests at once (--slots)"),
+    (["--device", "cpu"], "4 requests at once (--slots)"),
+    (["--tier", "scalar"], "4 requests at once (--slots)"),
+])
+def test_the_card_counts_for_slots_if_it_is_used(serve, tiny, args, line):
+    assert any(logged.endswith(f"{line}\n") for logged in serve(*tiny, *args).log)
+
+
 def test_gpu_check_builds_what_it_includes():
     """scripts/gpu-check compiles folders by name, on machines without CMake: all that their sources include must be among them."""
     folders = re.search(r"src/\{([a-z/,]+)\}/\*\.c", (ROOT / "scripts" / "gpu-check").read_text()).group(1).split(",")
