@@ -134,6 +134,7 @@ struct device_memory {
     uint64_t free;     /* with what copies would give back */
     uint64_t kv;       /* memory that KV holds now; as a need: with all pages */
     uint64_t kv_least; /* as a need: with those that have memory from the start */
+    uint64_t on_card;  /* what cards hold now of weights, KV and scratch */
 };
 
 /* What a device is prepared for: KV, and the most rows, sequences and results of a step. */

@@ -612,6 +612,7 @@ static void split_memory(const struct device *device, struct device_memory *m)
         d->part[SPLIT_STREAM]->ops->memory(d->part[SPLIT_STREAM], &rest);
         m->kv += rest.kv;
         m->scratch += rest.weights + rest.scratch;
+        m->on_card += rest.on_card;
     }
 }
 

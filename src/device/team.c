@@ -448,6 +448,7 @@ static void team_memory(const struct device *device, struct device_memory *m)
         m->scratch += t->facts[i].scratch;
         m->kv += t->facts[i].kv;
     }
+    m->on_card = m->on_card ? m->weights + m->scratch + m->kv : 0; /* all ranks have cards, or none has */
 }
 
 static void team_describe(const struct device *device, struct buf *out)

@@ -391,6 +391,12 @@ const char *models_state(const struct served *s)
     return loading ? "loading" : "unloaded";
 }
 
+uint64_t instance_on_card(const struct instance *f)
+{
+    double share = f->least ? (double)f->memory.on_card / (double)f->least : 0;
+    return share < 1 ? (uint64_t)(share * (double)f->bytes) : f->bytes;
+}
+
 /* Adds an instance's memory to its device's total. */
 static void models_add_memory(struct models_stats *sum, const struct instance *f)
 {

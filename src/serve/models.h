@@ -210,6 +210,8 @@ const struct served *models_first(struct models *m);
 void models_each(struct models *m, void (*take)(void *arg, const struct served *s, const char *name),
                  void *arg);
 const char *models_state(const struct served *s); /* "loaded", ... */
+/* About how many of its bytes are on a card: KV grows in proportion to what each device had at the load. Locked. */
+uint64_t instance_on_card(const struct instance *f);
 void models_stats(struct models *m, struct models_stats *out);
 /* Why only a restart helps: an engine with work makes no progress, or a device fails every step. NULL = nothing is wrong. */
 const char *models_fault(struct models *m);

@@ -163,7 +163,7 @@ static void ollama_running(struct json *j, const struct instance *f, double now)
     json_key(j, "size");
     json_uint(j, f->bytes);
     json_key(j, "size_vram");
-    json_uint(j, strncmp(device, "cpu", 3) != 0 ? f->bytes : 0);
+    json_uint(j, instance_on_card(f));
     ollama_digest(j, f->of);
     ollama_details(j, f->of);
     ollama_time(j, "expires_at", left);

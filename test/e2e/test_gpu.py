@@ -304,6 +304,16 @@ def test_the_card_counts_for_slots_if_it_is_used(serve, tiny, args, line):
     assert any(logged.endswith(f"{line}\n") for logged in serve(*tiny, *args).log)
 
 
+def test_ps_divides_a_model_between_card_and_cpu(serve, quern, smollm2):
+    share = []
+    for layers in ("0", "5", "all"):
+        server = serve(smollm2, "--device", "cuda", "--ctx", "256", "--gpu-layers", layers)
+        shown = server.ask("/api/ps")["models"][0]
+        share.append(shown["size_vram"] / shown["size"])
+        server.kill()
+    assert share[0] == 0 < share[1] < 0.7 and share[2] == 1
+
+
 def test_gpu_check_builds_what_it_includes():
     """scripts/gpu-check compiles folders by name, on machines without CMake: all that their sources include must be among them."""
     folders = re.search(r"src/\{([a-z/,]+)\}/\*\.c", (ROOT / "scripts" / "gpu-check").read_text()).group(1).split(",")

@@ -669,7 +669,8 @@ static void cuda_memory(const struct device *base, struct device_memory *m)
 {
     const struct cuda_device *d = (const struct cuda_device *)base;
     size_t available = 0, total = 0;
-    *m = (struct device_memory){.weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes};
+    *m = (struct device_memory){
+        .weights = d->weights.bytes, .scratch = d->g->taken - d->weights.bytes, .on_card = d->g->taken};
     for (uint32_t i = 0; i < d->kv_groups; i++)
         m->kv += d->kv_memory[i].backed;
     m->kv += d->state_memory.backed;
