@@ -352,38 +352,62 @@ static int runner_fit_gpu(struct runner *r, const struct weights *weights, const
     return runner_fit_pages(r, weights, sized, true, kv, e);
 }
 
+/* Sets the size of steps and of KV, and which layers the open GPU gets. */
+static int runner_place(struct runner *r, struct plan *plan, const struct weights *weights,
+                        const struct runner_options *given, struct runner_options *o, struct kv_config *kv,
+                        struct err *e)
+{
+    if (runner_fit_gpu(r, weights, given, o, kv, e))
+        return -1;
+    struct place_request want = {.plan = plan,
+                                 .weights = weights,
+                                 .main = r->device,
+                                 .shape = {kv, r->chunk, r->most_seqs, r->most_outs},
+                                 .how = o->gpu,
+                                 .layers = o->gpu_layers,
+                                 .experts_on_rest = o->cpu_experts,
+                                 .memory = o->device_options.memory};
+    return (o->gpu == PLACE_FIT && runner_stream_bytes(r, plan, weights, &want.shape, &want.spare, e)) ||
+                   place_plan(&want, &r->placement, e)
+               ? -1
+               : 0;
+}
+
+/* Whether others gave memory of the GPU back, so that more of the model may fit. They are asked only if all that is for
+ * the GPU could fit then. */
+static bool runner_make_room(const struct runner *r, const struct runner_options *o)
+{
+    struct device_memory m = o->gpu == PLACE_FIT ? r->placement.whole : r->placement.need;
+    const uint64_t need = m.weights + m.scratch + m.kv_least, now = place_room(&m, o->device_options.memory);
+    m.free = m.total;
+    return o->make_room && now < need && need <= place_room(&m, o->device_options.memory) &&
+           o->make_room(o->make_room_arg, need - now);
+}
+
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
 static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct weights *weights,
                            const struct runner_options *given, struct err *e)
 {
     struct runner_options sized;
+    const struct runner_options *o = &sized;
     struct kv_config kv;
     if (given->device_options.deterministic)
         return err_set(e, ERR_USAGE, "--deterministic is for the CPU only: --device cpu");
-    if (runner_fit_gpu(r, weights, given, &sized, &kv, e))
-        return -1;
-    const struct runner_options *o = &sized;
-    struct place_request want = {.plan = plan,
-                                 .weights = weights,
-                                 .main = r->device,
-                                 .shape = {&kv, r->chunk, r->most_seqs, r->most_outs},
-                                 .how = o->gpu,
-                                 .layers = o->gpu_layers,
-                                 .experts_on_rest = o->cpu_experts,
-                                 .memory = o->device_options.memory};
-    if ((o->gpu == PLACE_FIT && runner_stream_bytes(r, plan, weights, &want.shape, &want.spare, e)) ||
-        place_plan(&want, &r->placement, e))
-        return -1;
+    do {
+        if (runner_place(r, plan, weights, given, &sized, &kv, e))
+            return -1;
+    } while (runner_make_room(r, given));
     const struct device_memory *m = &r->placement.whole;
+    const struct device_shape shape = {&kv, r->chunk, r->most_seqs, r->most_outs};
+    const uint64_t limit = o->device_options.memory;
     if (!r->placement.layers && o->gpu == PLACE_FIT)
         return err_set(
             e, ERR_RESOURCE,
             "not one layer fits: the model needs %.2f GB of GPU memory (weights %.2f, KV %.2f, scratch "
             "%.2f) and %.2f GB are free; a smaller --ctx helps, or --device cpu",
             1e-9 * (double)(m->weights + m->kv + m->scratch), 1e-9 * (double)m->weights, 1e-9 * (double)m->kv,
-            1e-9 * (double)m->scratch,
-            1e-9 * (double)(want.memory && want.memory < m->free ? want.memory : m->free));
-    if (r->placement.rest && runner_split(r, weights, &want.shape, o, e))
+            1e-9 * (double)m->scratch, 1e-9 * (double)(limit && limit < m->free ? limit : m->free));
+    if (r->placement.rest && runner_split(r, weights, &shape, o, e))
         return -1;
     return runner_fill_device(r, weights, &kv, o, e);
 }

@@ -52,6 +52,10 @@ struct runner_options {
     uint32_t snapshots;
     uint64_t state_bytes; /* size of all slots; 0 = as `snapshots` says */
     struct ranks_options ranks;
+    /* Where all of the model would fit on the GPU, if others gave `bytes` more of it back: true if some of that was given
+     * back. May be NULL. */
+    bool (*make_room)(void *arg, uint64_t bytes);
+    void *make_room_arg;
     void (*progress)(void *arg, double share); /* while weights load; may be NULL */
     void *progress_arg;
 };

@@ -121,6 +121,12 @@ static struct model_wait *models_stay(struct models *m)
     return NULL;
 }
 
+/* Whether its session is there and may be closed once it is idle. */
+static bool instance_is_loaded(const struct instance *f)
+{
+    return f->session && (f->state == INSTANCE_READY || f->state == INSTANCE_LEAVING);
+}
+
 /* ---- loading and unloading: on the thread; called with the mutex held, released during the work ---- */
 
 static void models_unload(struct models *m, struct instance *f)
@@ -165,13 +171,48 @@ static void models_progress(void *arg, double share)
     pthread_mutex_unlock(&f->all->mutex);
 }
 
+/* Of the idle instances on a card, the least recently used one; *bytes: what all of them hold there. */
+static struct instance *models_card_victim(const struct models *m, uint64_t *bytes)
+{
+    struct instance *best = NULL;
+    *bytes = 0;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
+        uint64_t here = instance_is_loaded(f) && !f->users ? instance_on_card(f) : 0;
+        *bytes += here;
+        if (here && (!best || f->last_used < best->last_used))
+            best = f;
+    }
+    return best;
+}
+
+/* While a model loads: it would be on the card as a whole if others gave back `bytes` of it. Evicts idle ones, least
+ * recently used first, if together they have as much. */
+static bool models_free_card(void *arg, uint64_t bytes)
+{
+    const struct instance *f = arg;
+    struct models *m = f->all;
+    uint64_t had = 0, freed = 0, idle;
+    pthread_mutex_lock(&m->mutex);
+    for (struct instance *v; (v = models_card_victim(m, &idle)) && freed < bytes && freed + idle >= bytes;
+         freed += had) {
+        had = instance_on_card(v);
+        log_debug("evicting %s to make room on the GPU for %s", v->of->name, f->of->name);
+        models_unload(m, v);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return freed > 0;
+}
+
 /* Opens the instance's session and engine or embedder. It is LOADING: only this thread touches it. */
 static int models_read(struct models *m, struct instance *f, struct err *e)
 {
     const struct served_facts *k = &f->of->facts;
-    struct session_options o = {
-        .hidden = f->kind == INSTANCE_VECTORS,
-        .runner = {.ctx = k->context, .progress = models_progress, .progress_arg = f}};
+    struct session_options o = {.hidden = f->kind == INSTANCE_VECTORS,
+                                .runner = {.ctx = k->context,
+                                           .make_room = models_free_card,
+                                           .make_room_arg = f,
+                                           .progress = models_progress,
+                                           .progress_arg = f}};
     if (!k->known || f->of->stale) { /* reports what is wrong with it, unless it has been repaired */
         struct served_facts fresh;
         int failed = served_facts_read(&fresh, f->of->path, m->o, e);
@@ -308,7 +349,7 @@ static void models_do_rescan(struct models *m)
 /* Whether the instance is due for unloading. *when: lowered to the time when it will be, if idle. */
 static bool instance_is_due(const struct instance *f, double now, double *when)
 {
-    if (f->users || !f->session || (f->state != INSTANCE_READY && f->state != INSTANCE_LEAVING))
+    if (f->users || !instance_is_loaded(f))
         return false;
     if (f->state == INSTANCE_LEAVING || !f->of->listed)
         return true;

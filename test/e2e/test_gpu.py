@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from conftest import ROOT
-from server import Server
+from server import Server, until
 
 TINY = ROOT / "test/data/arch/llama"
 MOE = ROOT / "test/data/arch/qwen3-moe"
@@ -312,6 +312,47 @@ def test_ps_divides_a_model_between_card_and_cpu(serve, quern, smollm2):
         share.append(shown["size_vram"] / shown["size"])
         server.kill()
     assert share[0] == 0 < share[1] < 0.7 and share[2] == 1
+
+
+def folder_of(where, model, names):
+    where.mkdir()
+    for name in names:
+        (where / f"{name}.gguf").symlink_to(model)
+    return where
+
+
+def devices(server):
+    return {m["name"]: m["device"] for m in server.ask("/api/ps")["models"]}
+
+
+def load(server, name):
+    server.ask("/models/load", {"model": name})
+    until(lambda: name in devices(server))
+
+
+def test_idle_models_leave_the_card_before_layers_do(serve, smollm2, tmp_path):
+    """Two fit. The third is not divided between card and CPU: the least recently used one goes."""
+    server = serve("--models-dir", folder_of(tmp_path / "three", smollm2, "abc"), "--device", "cuda")
+    for name, there in (("a", "a"), ("b", "ab"), ("c", "bc"), ("a", "ca")):
+        load(server, name)
+        assert devices(server) == {n: "cuda" for n in there}
+    assert server.metric("quern_model_loads_total") == 4 and server.metric("quern_model_unloads_total") == 2
+
+
+def test_models_that_fit_are_loaded_once(serve, tiny, tmp_path):
+    server = serve("--models-dir", folder_of(tmp_path / "five", tiny[0], "abcde"), "--device", "cuda", "--ctx", "256")
+    for name in "abcdeabcde":
+        load(server, name)
+    assert devices(server) == {n: "cuda" for n in "abcde"}
+    assert server.metric("quern_model_loads_total") == 5 and server.metric("quern_model_unloads_total") == 0
+
+
+def test_a_model_that_never_fits_evicts_none(serve, smollm2, tmp_path):
+    server = serve("--models-dir", folder_of(tmp_path / "two", smollm2, "ab"), "--device", "cuda", "--gpu-memory", "240M")
+    for name in "abab":
+        load(server, name)
+    assert devices(server) == {n: "cuda+cpu" for n in "ab"}
+    assert server.metric("quern_model_loads_total") == 2 and server.metric("quern_model_unloads_total") == 0
 
 
 def test_gpu_check_builds_what_it_includes():
