@@ -75,12 +75,12 @@ static bool models_resize(void *arg, uint64_t from, uint64_t to)
     return fits;
 }
 
-/* The next instance to evict: an idle one before one in use, then the least recently used. */
-static struct instance *models_victim(const struct models *m)
+/* The next instance but this one to evict: an idle one before one in use, then the least recently used. */
+static struct instance *models_victim(const struct models *m, const struct instance *but)
 {
     struct instance *best = NULL;
     for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f)) {
-        if (f->state != INSTANCE_READY)
+        if (f->state != INSTANCE_READY || f == but)
             continue;
         bool idler = best && !f->users && best->users, same = best && !f->users == !best->users;
         if (!best || idler || (same && f->last_used < best->last_used))
@@ -101,12 +101,29 @@ static bool models_has_room(struct models *m, const struct instance *f)
     uint64_t shed = models_shed(m, f);
     if (shed && used - leaving - shed + need <= m->room)
         return false;
-    for (struct instance *v; used - leaving && used - leaving + need > m->room && (v = models_victim(m));) {
+    for (struct instance *v;
+         used - leaving && used - leaving + need > m->room && (v = models_victim(m, f));) {
         v->state = INSTANCE_LEAVING;
         leaving += v->bytes;
         log_debug("evicting %s to make room for %s", v->of->name, f->of->name);
     }
     return false;
+}
+
+/* What was loaded may take more than was estimated: then idle ones return their cached prefixes or are marked for
+ * eviction. */
+static void models_keep_to_room(struct models *m, const struct instance *loaded)
+{
+    uint64_t used = models_used(m);
+    if (used <= m->room || used - models_shed(m, loaded) <= m->room)
+        return;
+    for (struct instance *f = models_next(m, NULL); f; f = models_next(m, f))
+        used -= f->state == INSTANCE_LEAVING ? f->bytes : 0;
+    for (struct instance *v; used > m->room && (v = models_victim(m, loaded)) && !v->users;) {
+        v->state = INSTANCE_LEAVING;
+        used -= v->bytes;
+        log_debug("evicting %s: %s takes more than was estimated", v->of->name, loaded->of->name);
+    }
 }
 
 /* The room is no longer needed: instances that are LEAVING and still loaded become READY again. */
@@ -323,6 +340,7 @@ static void models_load(struct models *m, struct instance *f)
         log_info("%s is loaded%s: %.2f GB in %.1f s", f->of->name,
                  f->kind == INSTANCE_VECTORS ? " for vectors" : "", 1e-9 * (double)f->bytes,
                  f->last_used - start);
+        models_keep_to_room(m, f);
     }
     struct model_wait *all = instance_waits(f);
     pthread_mutex_unlock(&m->mutex);
