@@ -8,6 +8,7 @@
 #include "comm/job.h"
 #include "model/arch.h"
 #include "run/preset.h"
+#include "run/ranks.h"
 #include "tool/progress.h"
 #include "tool/tool.h"
 
@@ -55,6 +56,8 @@ int load_gpu(const struct args *a, struct runner_options *r, struct err *e)
     if (prefill && strcmp(prefill, "f16") && strcmp(prefill, "fp8"))
         return err_set(e, ERR_USAGE, "--prefill is f16 or fp8, not '%s'", log_safe(prefill));
     r->device_options.fp8 = prefill && !strcmp(prefill, "fp8");
+    if (r->device_options.fp8 && !args_int(a, "gpu-copies", -1))
+        return err_set(e, ERR_USAGE, "--prefill fp8 keeps decoded weights, and --gpu-copies 0 allows none");
     /* models that share a limit take what they need */
     const bool shared = args_has(a, "memory") && args_int(a, "memory", 0);
     r->no_pin = args_flag(a, "no-pinned-weights") || shared;
@@ -138,6 +141,10 @@ int load_ranks(const struct args *a, struct runner_options *r, struct err *e)
         return err_set(e, ERR_USAGE,
                        "--tensor-parallel %u and --pipeline %u make %u ranks, and there are %u %s", k->tensor,
                        k->stages, k->tensor * k->stages, others, load_comm ? "processes" : "cards in --gpus");
+    if (ranks_wanted(k) && (r->cpu_experts || r->gpu == PLACE_SOME))
+        return err_set(e, ERR_USAGE,
+                       "--%s is for one GPU without ranks (--gpus, --tensor-parallel, --pipeline)",
+                       r->cpu_experts ? "cpu-moe" : "gpu-layers N");
     if (load_comm && comm_watch(load_comm, e))
         return -1;
     k->comm = load_comm;
@@ -303,6 +310,8 @@ int load_model(struct session **out, const char *model, struct session_options *
     if (!r) {
         load_report((*out)->runner);
         load_report_room(*out, &with.runner);
+        if (with.runner.device_options.fp8 && device_is_cpu((*out)->runner->device))
+            log_warn("--prefill fp8 has no effect on a CPU");
     }
     uint32_t made_for = r ? 0 : (*out)->model->h.context;
     if (made_for && (*out)->runner->ctx > made_for)

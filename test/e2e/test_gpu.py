@@ -36,6 +36,9 @@ def fake(binary, quern, tmp_path_factory):
     (["--gpu-memory", "0"], "--gpu-memory is a size"),
     (["--gpu-copies", "lots"], "--gpu-copies takes a size such as 512M, not 'lots'"),
     (["--prefill", "int4"], "--prefill is f16 or fp8, not 'int4'"),
+    (["--prefill", "fp8", "--gpu-copies", "0"], "--prefill fp8 keeps decoded weights, and --gpu-copies 0 allows none"),
+    (["--gpus", "0,0", "--cpu-moe"], "--cpu-moe is for one GPU without ranks"),
+    (["--tensor-parallel", "2", "--gpu-layers", "1"], "--gpu-layers N is for one GPU without ranks"),
     (["--device", "tpu"], "there is no device 'tpu'"),
 ])
 def test_options_that_are_wrong(quern, args, phrase):
@@ -106,6 +109,12 @@ def test_bench_says_that_the_card_chooses_where_it_does(quern, fake):
 def test_bench_refuses_what_would_do_nothing(quern, args, phrase):
     done = quern("bench", TINY, "--device", "cpu", *args)
     assert done.code == 64 and phrase in done.err and not done.out
+
+
+def test_fp8_on_a_cpu_is_reported(quern):
+    for args in (["--device", "cpu"], ["--gpu-layers", "0"]):
+        done = quern("bench", TINY, "--prefill", "fp8", *args, "-p", "8", "-n", "4", "-r", "1")
+        assert done.code == 0 and "--prefill fp8 has no effect on a CPU" in done.err
 
 
 def test_experts_stay_on_the_cpu(quern, fake):
