@@ -645,14 +645,15 @@ static void summary_run(struct buf *out, unsigned has, uint32_t from, uint32_t t
 void plan_summary(const struct plan *p, struct buf *out)
 {
     uint32_t layers = 0;
-    bool head = false;
+    bool head = false, embeds = false;
     for (uint32_t i = 0; i < p->count; i++) {
         const struct op *op = &p->ops[i];
         layers = op->layer != UINT32_MAX && op->layer >= layers ? op->layer + 1 : layers;
         head |= op->kind == OP_LOGITS;
-        if (op->kind == OP_EMBED && op->embed.table)
-            buf_str(out, "embeddings");
+        embeds |= op->kind == OP_EMBED && op->embed.table;
     }
+    if (embeds)
+        buf_str(out, "embeddings");
     for (uint32_t from = 0, to; from < layers; from = to) {
         unsigned has = summary_of(p, from);
         for (to = from + 1; to < layers && summary_of(p, to) == has; to++)

@@ -284,7 +284,11 @@ static void models_measure(struct models *m, struct instance *f)
 static void models_refuse(struct instance *f, struct model_wait *all, const struct err *e)
 {
     bool large = e->code == ERR_RESOURCE;
-    log_warn("%s cannot be loaded: %s", f->of->name, e->text);
+    bool reported = false; /* by the one who waits from the start of the server on */
+    for (struct model_wait *w = all; w; w = w->next)
+        reported |= w->patient;
+    if (!reported)
+        log_warn("%s cannot be loaded: %s", f->of->name, e->text);
     for (struct model_wait *w = all; w; w = w->next) {
         w->why = *e;
         failure_set(&w->failure, 500, "model_load_failed", "model", "the model '%s' cannot be loaded: %s",

@@ -111,6 +111,12 @@ def test_bench_refuses_what_would_do_nothing(quern, args, phrase):
     assert done.code == 64 and phrase in done.err and not done.out
 
 
+def test_the_load_line_names_embeddings_once(quern, fake):
+    """gemma3n has two tables of them."""
+    lines = where(quern, fake, model=ROOT / "test/data/arch/gemma3n")
+    assert sum(line.count("embeddings") for line in lines) == 1, lines
+
+
 def test_fp8_on_a_cpu_is_reported(quern):
     for args in (["--device", "cpu"], ["--gpu-layers", "0"]):
         done = quern("bench", TINY, "--prefill", "fp8", *args, "-p", "8", "-n", "4", "-r", "1")

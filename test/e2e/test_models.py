@@ -248,6 +248,7 @@ def test_sighup_reads_keys_and_models_anew(serve, folder, smollm2, tmp_path, que
 def test_names_on_the_command_line(quern, smollm2, folder):
     assert quern("serve", smollm2, folder / "a.gguf", "--name", "x", "--port", "0").code == 64
     assert quern("serve", folder / "a.gguf", folder / "a.gguf", "--port", "0").code == 64
-    assert quern("serve", folder / "bad.gguf", "--port", "0").code == 65
+    bad = quern("serve", folder / "bad.gguf", "--port", "0")
+    assert bad.code == 65 and bad.err.count("bad.gguf") == 2, bad.err  # of the list, and of the load
     assert quern("serve", "--models-dir", folder / "nowhere", "--port", "0").code == 64
     assert quern("serve", smollm2, "--keep-alive", "soon", "--port", "0").code == 64
