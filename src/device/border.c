@@ -4,7 +4,7 @@
 
 /* Of a step about which nothing is known, this part of the experts stays: enough to measure, and little for a slow CPU. */
 enum { FIRST_PART = 32 };
-/* So many divided steps are enough to know what dividing costs. */
+/* After this many divided steps the cost of dividing is known. */
 enum { DIVIDED_MOST = 16 };
 /* At least this part is sent, so that the link's speed is always known. */
 enum { SENT_PART = 16 };

@@ -15,7 +15,7 @@ struct sender {
     struct gpu copies, repacks; /* the same with a stream for copies, and with one for what follows them */
     struct stages stages;
     struct pinned *pinned;    /* or NULL: all weights go through slots */
-    uint64_t keep;            /* COPIES_AUTO, or at most so many bytes for own rooms */
+    uint64_t keep;            /* most bytes for own rooms; COPIES_AUTO: no limit */
     pthread_mutex_t stepping; /* held while a step goes to the card, and while rooms come or go */
     bool stale;               /* lists of launches have places of before */
     struct sender_worker {

@@ -67,7 +67,7 @@ void stages_begin_again(struct stages *s);
 /* Gives stages rooms of their own as long as these take at most `most` bytes, and there is memory. The
  * places of all weights may be others afterwards, here and below. */
 void stages_keep(struct stages *s, uint64_t most);
-/* Takes own rooms back, at least so many bytes of them. The card has used them. */
+/* Takes own rooms back that have at least `bytes` together. The card has used them. */
 void stages_give(struct stages *s, uint64_t bytes);
 /* Bytes of the next room that stages_keep would give; 0: there is none. */
 uint64_t stages_next(const struct stages *s);
