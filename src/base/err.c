@@ -17,6 +17,13 @@ int err_set(struct err *e, enum err_code code, const char *fmt, ...)
     return -1;
 }
 
+int err_crowded(struct err *e)
+{
+    if (e && e->code == ERR_RESOURCE)
+        e->crowded = true;
+    return -1;
+}
+
 int err_prefix(struct err *e, const char *fmt, ...)
 {
     if (!e || !e->code)

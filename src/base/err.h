@@ -3,6 +3,8 @@
  * clean-up path can never hide the cause. The code is the program's exit code. */
 #pragma once
 
+#include <stdbool.h>
+
 enum err_code {
     ERR_NONE = 0,
     ERR_USAGE = 64,       /* the command line or a request's fields */
@@ -17,6 +19,7 @@ enum err_code {
 
 struct err {
     enum err_code code;
+    bool crowded; /* of ERR_RESOURCE: others hold what is missing, and may give it back */
     char text[768];
 };
 
@@ -24,4 +27,6 @@ struct err {
 int err_set(struct err *e, enum err_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Puts "where: " in front of an error that is already set. */
 int err_prefix(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Marks an error that is already set as `crowded`. */
+int err_crowded(struct err *e);
 int err_memory(struct err *e, const char *what, unsigned long long bytes);

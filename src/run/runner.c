@@ -373,15 +373,20 @@ static int runner_place(struct runner *r, struct plan *plan, const struct weight
                : 0;
 }
 
-/* Whether others gave memory of the GPU back, so that more of the model may fit. They are asked only if all that is for
- * the GPU could fit then. */
-static bool runner_make_room(const struct runner *r, const struct runner_options *o)
+/* How much memory is missing for all that is for the GPU, where it could fit if others held none; else 0. */
+static uint64_t runner_missing(const struct runner *r, const struct runner_options *o)
 {
     struct device_memory m = o->gpu == PLACE_FIT ? r->placement.whole : r->placement.need;
     const uint64_t need = m.weights + m.scratch + m.kv_least, now = place_room(&m, o->device_options.memory);
     m.free = m.total;
-    return o->make_room && now < need && need <= place_room(&m, o->device_options.memory) &&
-           o->make_room(o->make_room_arg, need - now);
+    return now < need && need <= place_room(&m, o->device_options.memory) ? need - now : 0;
+}
+
+/* Whether others gave memory of the GPU back, so that more of the model may fit. */
+static bool runner_make_room(const struct runner *r, const struct runner_options *o)
+{
+    const uint64_t missing = o->make_room ? runner_missing(r, o) : 0;
+    return missing && o->make_room(o->make_room_arg, missing);
 }
 
 /* Loads the model onto the open GPU, as many layers as the options ask for and as fit. */
@@ -400,13 +405,15 @@ static int runner_fill_gpu(struct runner *r, struct plan *plan, const struct wei
     const struct device_memory *m = &r->placement.whole;
     const struct device_shape shape = {&kv, r->chunk, r->most_seqs, r->most_outs};
     const uint64_t limit = o->device_options.memory;
-    if (!r->placement.layers && o->gpu == PLACE_FIT)
-        return err_set(
-            e, ERR_RESOURCE,
-            "not one layer fits: the model needs %.2f GB of GPU memory (weights %.2f, KV %.2f, scratch "
-            "%.2f) and %.2f GB are free; a smaller --ctx helps, or --device cpu",
-            1e-9 * (double)(m->weights + m->kv + m->scratch), 1e-9 * (double)m->weights, 1e-9 * (double)m->kv,
-            1e-9 * (double)m->scratch, 1e-9 * (double)(limit && limit < m->free ? limit : m->free));
+    if (!r->placement.layers && o->gpu == PLACE_FIT) {
+        err_set(e, ERR_RESOURCE,
+                "not one layer fits: the model needs %.2f GB of GPU memory (weights %.2f, KV %.2f, scratch "
+                "%.2f) and %.2f GB are free; a smaller --ctx helps, or --device cpu",
+                1e-9 * (double)(m->weights + m->kv + m->scratch), 1e-9 * (double)m->weights,
+                1e-9 * (double)m->kv, 1e-9 * (double)m->scratch,
+                1e-9 * (double)(limit && limit < m->free ? limit : m->free));
+        return runner_missing(r, given) ? err_crowded(e) : -1;
+    }
     if (r->placement.rest && runner_split(r, weights, &shape, o, e))
         return -1;
     return runner_fill_device(r, weights, &kv, o, e);

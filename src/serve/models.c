@@ -16,7 +16,6 @@ enum {
     MODELS_WAITERS = 256, /* of one instance: further requests are refused */
     MODELS_STUCK = 60,    /* seconds in which an engine that has work takes a step */
     MODELS_FAILING = 3,   /* steps in a row that a device fails: then it has failed */
-    MODELS_FAILED = 60,   /* seconds that a failed load counts */
 };
 
 struct instance *models_next(const struct models *m, const struct instance *f)

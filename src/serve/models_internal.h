@@ -4,6 +4,8 @@
 
 #include "serve/models.h"
 
+enum { MODELS_FAILED = 60 }; /* seconds that a failed load counts */
+
 /* The next form of all, in order; start with NULL. */
 struct instance *models_next(const struct models *m, const struct instance *f);
 uint64_t models_used(const struct models *m);

@@ -298,12 +298,12 @@ static void models_refuse(struct instance *f, struct model_wait *all, const stru
 }
 
 /* A device may have less room than was counted on: if others are in memory it needs more than there is besides these, so
- * that one of them goes first. false: it is alone. */
+ * that one of them goes first. false: it is alone, or was so when it failed a moment ago. */
 static bool models_want_again(struct models *m, struct instance *f)
 {
     f->bytes = 0;
     const uint64_t used = models_used(m);
-    if (!used)
+    if (!used || (f->of->failed && clock_now() - f->of->failed < MODELS_FAILED))
         return false;
     f->least = m->room > used ? m->room - used + 1 : models_need(m, f);
     f->state = INSTANCE_WANTED;
@@ -328,7 +328,7 @@ static void models_load(struct models *m, struct instance *f)
         f->session = NULL;
     }
     pthread_mutex_lock(&m->mutex);
-    if (failed && e.code == ERR_RESOURCE && models_want_again(m, f))
+    if (failed && e.crowded && models_want_again(m, f))
         return;
     f->state = failed ? INSTANCE_AWAY : INSTANCE_READY;
     f->keep = m->o->keep;
@@ -402,6 +402,7 @@ static bool models_serve_first(struct models *m)
         return false;
     if (!f->waiters) { /* all waits were cancelled */
         models_unwant(m)->state = INSTANCE_AWAY;
+        f->least = 0; /* models_want_again may have set it */
         for (struct model_wait *all; !m->wanted && (all = models_stay(m));) {
             pthread_mutex_unlock(&m->mutex);
             waits_notify(all);

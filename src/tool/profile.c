@@ -59,7 +59,7 @@ static void profile_step(void *arg, const struct step *s)
     f->steps++;
     f->rows += s->rows;
     for (uint32_t i = 0; i < s->seqs; i++)
-        f->keys += s->seq[i].rows * (s->seq[i].length - s->seq[i].rows / 2.0);
+        f->keys += s->seq[i].rows * (s->seq[i].length - (s->seq[i].rows - 1) / 2.0);
 }
 
 int profile_start(struct profile *p, struct session *l, uint32_t prompt, struct err *e)

@@ -370,6 +370,20 @@ def test_a_model_that_never_fits_evicts_none(serve, smollm2, tmp_path):
     assert server.metric("quern_model_loads_total") == 2 and server.metric("quern_model_unloads_total") == 0
 
 
+def test_a_load_that_cannot_succeed_evicts_none(serve, smollm2, tiny, tmp_path):
+    """Beyond a limit of each model's own: what others hold does not matter."""
+    folder = folder_of(tmp_path / "three", tiny[0], "ab")
+    (folder / "big.gguf").symlink_to(smollm2)
+    server = serve("--models-dir", folder, "--device", "cuda", "--ctx", "256", "--gpu-layers", "all", "--gpu-memory", "120M")
+    for name in "ab":
+        load(server, name)
+    for _ in range(3):
+        status, _, reply = server.request("POST", "/v1/completions", {"model": "big", "prompt": "x", "max_tokens": 1})
+        assert status == 500 and b"not enough memory" in reply, (status, reply)
+    assert devices(server) == {n: "cuda" for n in "ab"}
+    assert server.metric("quern_model_unloads_total") == 0
+
+
 def test_gpu_check_builds_what_it_includes():
     """scripts/gpu-check compiles folders by name, on machines without CMake: all that their sources include must be among them."""
     folders = re.search(r"src/\{([a-z/,]+)\}/\*\.c", (ROOT / "scripts" / "gpu-check").read_text()).group(1).split(",")

@@ -97,7 +97,7 @@ static int open_one(void *arg, struct session **out, const char *path, const str
     if (small)
         models_stats(small, &s);
     if (s.loaded >= 2)
-        return err_set(e, ERR_RESOURCE, "the device is full");
+        return err_set(e, ERR_RESOURCE, "the device is full"), err_crowded(e);
     return store_open(&store, path, e) ? -1 : session_open(out, store, &own, e);
 }
 

@@ -189,8 +189,9 @@ int gpu_check(struct gpu *g, int r, const char *doing, struct err *e)
                        "device lost: cuda:%d failed while %s (%s, error %d); restart the program", g->card,
                        doing, name ? name : "unknown", r);
     }
-    return err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE,
-                   "cuda:%d failed while %s (%s, error %d)", g->card, doing, name ? name : "unknown", r);
+    err_set(e, r == CU_OUT_OF_MEMORY ? ERR_RESOURCE : ERR_DEVICE, "cuda:%d failed while %s (%s, error %d)",
+            g->card, doing, name ? name : "unknown", r);
+    return err_crowded(e);
 }
 
 /* The context that this thread uses. */
@@ -446,6 +447,14 @@ void gpu_make_room(struct gpu *g, uint64_t bytes)
             s->give(s, bytes - available);
 }
 
+/* A limit of this handle's own is no matter of what others hold. */
+int gpu_refuse(const struct gpu *g, uint64_t bytes, uint64_t room, const char *what, struct err *e)
+{
+    err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what, 1e-6 * (double)bytes,
+            1e-6 * (double)room, g->limit ? " within the limit" : "");
+    return g->limit && g->taken + bytes > g->limit ? -1 : err_crowded(e);
+}
+
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
 {
     uint64_t may;
@@ -454,8 +463,7 @@ cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e)
         return 0;
     bytes = bytes ? bytes : 16;
     if (bytes > may) {
-        err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, %.1f MB are free%s", what,
-                (double)bytes / 1e6, (double)may / 1e6, g->limit ? " within the limit" : "");
+        gpu_refuse(g, bytes, may, what, e);
         return 0;
     }
     gpu_memory_lock();
@@ -498,9 +506,11 @@ int gpu_map(struct gpu *g, cu_ptr at, uint64_t bytes, const char *what, struct e
     const struct cu_mem_access access = {.location = gpu_location(g), .flags = CU_ACCESS_READ_WRITE};
     uint64_t handle = 0;
     int r = g->cu->mem_create(&handle, bytes, &prop, 0);
-    if (r == CU_OUT_OF_MEMORY)
-        return err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, and none is free", what,
-                       1e-6 * (double)bytes);
+    if (r == CU_OUT_OF_MEMORY) {
+        err_set(e, ERR_RESOURCE, "%s needs %.1f MB of GPU memory, and none is free", what,
+                1e-6 * (double)bytes);
+        return err_crowded(e);
+    }
     if (gpu_check(g, r, "taking memory", e))
         return -1;
     r = g->cu->mem_map(at, bytes, 0, handle, 0);

@@ -165,6 +165,8 @@ void gpu_memory_lock(void);
 void gpu_memory_unlock(void);
 /* If fewer than `bytes` are free, frees memory that gpu_spare holds. gpu_memory_lock is held. */
 void gpu_make_room(struct gpu *g, uint64_t bytes);
+/* There is only `room` for these bytes: always -1. */
+int gpu_refuse(const struct gpu *g, uint64_t bytes, uint64_t room, const char *what, struct err *e);
 cu_ptr gpu_alloc(struct gpu *g, uint64_t bytes, const char *what, struct err *e); /* 0 on failure */
 void gpu_free(struct gpu *g, cu_ptr p, uint64_t bytes);
 /* Memory behind reserved addresses, in granules; ERR_RESOURCE: none is left. Not every card can. */

@@ -51,8 +51,7 @@ static int grow(struct kv_memory *m, struct gpu *g, uint64_t to, struct err *e)
     if (gpu_room(g, &room, e))
         return -1;
     if (room < leave || more > room - leave)
-        return err_set(e, ERR_RESOURCE, "KV needs %.1f MB of GPU memory, %.1f MB are free%s",
-                       1e-6 * (double)more, 1e-6 * (double)room, g->limit ? " within the limit" : "");
+        return gpu_refuse(g, more, room, "KV", e);
     gpu_memory_lock();
     gpu_make_room(g, more + leave);
     const uint64_t got = map(m, g, from, to, e);
