@@ -11,7 +11,7 @@ TEXT, END, NEVER = 0, 1, 2
 
 
 class Err(C.Structure):
-    _fields_ = [("code", C.c_int), ("text", C.c_char * 768)]
+    _fields_ = [("code", C.c_int), ("crowded", C.c_bool), ("text", C.c_char * 768)]  # struct err
 
 
 BYTES = C.CFUNCTYPE(C.c_void_p, C.c_void_p, C.c_int32, C.POINTER(C.c_size_t))
