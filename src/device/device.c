@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/num.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int device_open(struct device **out, const char *spec, const struct device_options *o, struct err *e)
@@ -53,6 +54,17 @@ bool device_is_ranks(const struct device *d)
 bool device_is_cpu(const struct device *d)
 {
     return device_is(d, "cpu");
+}
+
+static int by_seconds(const void *a, const void *b)
+{
+    const struct device_kernel *x = a, *y = b;
+    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
+}
+
+void device_sort_kernels(struct device_kernel *all, uint32_t n)
+{
+    qsort(all, n, sizeof *all, by_seconds);
 }
 
 int device_check_lora(const struct plan *p, const struct step *s, struct err *e)

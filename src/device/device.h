@@ -149,6 +149,7 @@ struct device_kernel {
     uint64_t calls;
     double seconds;
 };
+void device_sort_kernels(struct device_kernel *all, uint32_t n); /* the longest first */
 
 /* Ranks whose cards sum rows among themselves. */
 enum { MEETING_ID = 128 };

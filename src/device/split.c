@@ -8,7 +8,6 @@
 #include "base/size.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SPLIT_MAIN, SPLIT_REST, SPLIT_STREAM, SPLIT_PARTS };
@@ -624,12 +623,6 @@ static void split_describe(const struct device *device, struct buf *out)
             d->part[i]->ops->describe(d->part[i], out);
 }
 
-static int by_seconds(const void *a, const void *b)
-{
-    const struct device_kernel *x = a, *y = b;
-    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
-}
-
 /* Those of the main device and of the streaming one, by name; the CPU has none to name. */
 static uint32_t split_take_kernels(struct device *device, struct device_kernel *out, uint32_t most)
 {
@@ -654,7 +647,7 @@ static uint32_t split_take_kernels(struct device *device, struct device_kernel *
             }
         }
     }
-    qsort(out, n, sizeof *out, by_seconds);
+    device_sort_kernels(out, n);
     return n;
 }
 

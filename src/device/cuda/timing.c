@@ -119,12 +119,6 @@ int timing_collect(struct gpu *g, double *seconds, struct err *e)
     return 0;
 }
 
-static int by_seconds(const void *a, const void *b)
-{
-    const struct device_kernel *x = a, *y = b;
-    return (x->seconds < y->seconds) - (x->seconds > y->seconds);
-}
-
 uint32_t timing_take(struct gpu *g, struct device_kernel *out, uint32_t most)
 {
     struct gpu_timing *t = g->timing;
@@ -145,6 +139,6 @@ uint32_t timing_take(struct gpu *g, struct device_kernel *out, uint32_t most)
         memset(t->seconds, 0, sizeof t->seconds);
         memset(t->calls, 0, sizeof t->calls);
     }
-    qsort(out, n, sizeof *out, by_seconds);
+    device_sort_kernels(out, n);
     return n;
 }
