@@ -252,18 +252,6 @@ static const float *run(struct rig *r, uint32_t m, struct err *e)
     return rig_run(r, e);
 }
 
-static double distance(const float *a, const float *b, size_t n)
-{
-    double d = 0, s = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (!isfinite(a[i]))
-            return 1e9;
-        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        s += (double)b[i] * b[i];
-    }
-    return sqrt(d / (s > 0 ? s : 1));
-}
-
 static void report(const char *what, double error, double bound)
 {
     error <= bound ? passed++ : failed++;
@@ -304,7 +292,7 @@ static void check_rows(struct rig *r, const char *what, bool exact, double bound
             give_up(full, &e);
             break;
         }
-        report(full, distance(y, want, (size_t)rows[i] * r->plan.out_width), bound);
+        report(full, rig_distance(y, want, (size_t)rows[i] * r->plan.out_width), bound);
     }
     rig_close(r);
 }

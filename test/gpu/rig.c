@@ -357,3 +357,15 @@ const float *rig_run(struct rig *r, struct err *e)
         return NULL;
     return r->device->ops->results(r->device, e);
 }
+
+double rig_distance(const float *a, const float *b, size_t n)
+{
+    double d = 0, s = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]))
+            return 1e9;
+        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        s += (double)b[i] * b[i];
+    }
+    return sqrt(d / (s > 0 ? s : 1));
+}

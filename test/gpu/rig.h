@@ -57,3 +57,6 @@ void rig_back(struct rig *r, uint32_t seq, uint32_t rows);
 void rig_begin(struct rig *r);
 void rig_add(struct rig *r, uint32_t seq, uint32_t rows, bool all);
 const float *rig_run(struct rig *r, struct err *e);
+
+/* |a - b| / |b|; anything not finite is an error of 1e9. */
+double rig_distance(const float *a, const float *b, size_t n);

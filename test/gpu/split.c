@@ -160,16 +160,6 @@ end:
     return all;
 }
 
-static double distance(const float *a, const float *b, size_t n)
-{
-    double d = 0, s = 0;
-    for (size_t i = 0; i < n; i++) {
-        d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        s += (double)b[i] * b[i];
-    }
-    return sqrt(d / s);
-}
-
 static void check_split(struct rig *r, const char *what, const float *want, bool exact)
 {
     char name[96];
@@ -181,7 +171,7 @@ static void check_split(struct rig *r, const char *what, const float *want, bool
         stop_at(name, &e);
         return;
     }
-    double error = distance(got, want, n);
+    double error = rig_distance(got, want, n);
     verdict(error < (exact ? 2e-5 : 2e-2), name, error);
     mem_free(got);
 }
@@ -347,10 +337,8 @@ static int by_value(const void *a, const void *b)
 static double rows_apart(const float *a, const float *b, uint32_t rows, size_t width)
 {
     double each[DIVIDED_ROWS];
-    for (uint32_t i = 0; i < rows; i++) {
-        const double d = distance(a + i * width, b + i * width, width);
-        each[i] = d >= 0 ? d : 1e9; /* also where it is no number */
-    }
+    for (uint32_t i = 0; i < rows; i++)
+        each[i] = rig_distance(a + i * width, b + i * width, width);
     qsort(each, rows, sizeof *each, by_value);
     return each[rows > 4 ? rows - 2 - rows / 20 : rows - 1];
 }
@@ -370,7 +358,7 @@ static void check_border(struct rig *r, const char *what, const float *want, uin
     double most = 0;
     for (uint32_t s = 0; s < DIVIDED_STEPS; s++) {
         const uint32_t rows = s + 1 < DIVIDED_STEPS ? divided_rows[s] : 40;
-        const double d = exact ? distance(got + s * n, want + s * n, n)
+        const double d = exact ? rig_distance(got + s * n, want + s * n, n)
                                : rows_apart(got + s * n, want + s * n, rows, width);
         most = d <= most ? most : d;
     }
