@@ -359,7 +359,7 @@ static __device__ __forceinline__ void decode_store(const struct attn_args &p,
                 to[j] = x[j];
         }
         if (p.splits == 1 && p.pack.pack)
-            pack_warp(p.pack, p.heads * 32 * C / 256, row, at / 256, x);
+            pack_warp(p.pack, p.heads * 32 * C / 256, row, at / 256, x).finish(1.0f);
     }
 }
 
@@ -559,7 +559,7 @@ extern "C" __global__ void __launch_bounds__(256) attn_combine(const __grid_cons
 #pragma unroll
         for (int i = 0; i < 8; i++)
             x[i] = v[8 * threadIdx.x + i];
-        pack_warp(p.pack, (width + 255) / 256, row, blockIdx.x, x);
+        pack_warp(p.pack, (width + 255) / 256, row, blockIdx.x, x).finish(1.0f);
     }
 }
 

@@ -58,6 +58,16 @@ static __device__ __forceinline__ float warp_max(float v)
     return v;
 }
 
+/* Of numbers that are not negative: they have the order of their bits. */
+static __device__ __forceinline__ float warp_most(float v)
+{
+#if __CUDA_ARCH__ >= 800
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(v)));
+#else
+    return warp_max(v);
+#endif
+}
+
 /* Over a block of up to 1024 threads; `room` is 32 floats of shared memory, free again at return. */
 static __device__ __forceinline__ float block_sum(float v, float *room)
 {
@@ -138,7 +148,7 @@ static __device__ __forceinline__ float pack_scale_of(const float v[8])
 #pragma unroll
     for (int i = 0; i < 8; i++)
         max = fmaxf(max, fabsf(v[i]));
-    return pack_scale(warp_max(max));
+    return pack_scale(warp_most(max));
 }
 
 /* A lane's eight values as fp16 in the order of the packed form, times `scale`; and the sum of those. */
@@ -155,11 +165,22 @@ static __device__ __forceinline__ uint4 pack_halves(const float v[8], float scal
                       half_bits2(r[5], r[7]));
 }
 
-/* A warp packs 256 values of one stream: lane l has values 8l..8l+7 (sub l/4, t = l%4). `b` is where the stream's first
- * sub is, `sub` the bytes to the next one; `sums` where its sums are. */
+/* A column of a stream in the pack: what its values were multiplied with, and where the inverse of that goes. */
+struct packed_column {
+    float by, *scale; /* NULL: there is no place for it */
+
+    /* The values are to be multiplied with `factor` as well. */
+    __device__ __forceinline__ void finish(float factor) const
+    {
+        if (scale && threadIdx.x % 32 == 0)
+            *scale = factor / by;
+    }
+};
+
+/* A warp packs 256 values of one stream, and returns what it has multiplied them with: lane l has values 8l..8l+7 (sub l/4,
+ * t = l%4). `b` is where the stream's first sub is, `sub` the bytes to the next one; `sums` where its sums are. */
 template <int ORDER>
-static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, uint8_t *scale,
-                                                   const float v[8])
+static __device__ __forceinline__ float pack_values(uint8_t *b, uint32_t sub, uint8_t *sums, const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
     float sum;
@@ -186,8 +207,7 @@ static __device__ __forceinline__ void pack_values(uint8_t *b, uint32_t sub, uin
             *(uint32_t *)(sums + lane / 2 + 128) = lo;
         }
     }
-    if (lane == 0)
-        *(float *)scale = 1.0f / s;
+    return s;
 }
 
 /* Eight values of a row in the order PACK_ROWS; i: which. */
@@ -214,8 +234,9 @@ static __device__ __forceinline__ void half_row(const struct pack_out &o, uint32
                        half_bits2(v[4] * s, v[5] * s), half_bits2(v[6] * s, v[7] * s));
 }
 
-static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint32_t columns, uint32_t row,
-                                                 uint32_t column, const float v[8])
+/* 256 values of a row into its place; the caller finishes the column. */
+static __device__ __forceinline__ struct packed_column pack_warp(const struct pack_out &o, uint32_t columns,
+                                                                 uint32_t row, uint32_t column, const float v[8])
 {
     const uint32_t stream = row % PACK_STREAMS, group = row / PACK_STREAMS, lane = threadIdx.x % 32;
     if (o.half) { /* attention's results: as large as V, which is fp16 */
@@ -223,15 +244,14 @@ static __device__ __forceinline__ void pack_warp(const struct pack_out &o, uint3
             half_row(o, row, 32 * column + lane, v, 1.0f);
         if (!column && !lane)
             o.half_scale[row] = 1.0f;
-        return;
+        return {1.0f, nullptr};
     }
     uint8_t *to = o.pack + (((uint64_t)(group / o.groups) * columns + column) * o.groups + group % o.groups) *
                                PACK_BYTES;
-    uint8_t *sums = to + PACK_SUMS, *scale = to + PACK_SCALE + 4 * stream;
-    if (o.order == PACK_LANES)
-        pack_values<PACK_LANES>(to + 64 * stream, 512, sums + 32 * stream, scale, v);
-    else
-        pack_values<PACK_CORES>(to + 16 * stream, 512, sums + 16 * stream, scale, v);
+    uint8_t *sums = to + PACK_SUMS;
+    return {o.order == PACK_LANES ? pack_values<PACK_LANES>(to + 64 * stream, 512, sums + 32 * stream, v)
+                                  : pack_values<PACK_CORES>(to + 16 * stream, 512, sums + 16 * stream, v),
+            (float *)(to + PACK_SCALE) + stream};
 }
 
 /* Eight floats from x, zeros from `left` on. */

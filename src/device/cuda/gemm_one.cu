@@ -1,6 +1,7 @@
 /* Products of one row with small weights of any form, in float: every block norms the row itself, into shared memory, a
  * warp takes an output at a time. What a warp reads of its first output is decoded before the row is there. For small
- * models, whose steps are bound by the number and length of their launches; large ones with tiles have gemm_tile_1. */
+ * models, whose steps are bound by the number and length of their launches; large ones with tiles have gemm_tile_1.
+ * Values of the row have the precision of fp16, as all other products have them: a text is the same alone and in a batch. */
 #include "device/cuda/attn.cuh"
 #include "device/cuda/gemm_row.cuh"
 
@@ -102,6 +103,13 @@ static __device__ __forceinline__ void one_load(const struct gemm_args &p, uint3
         load8(p.in.x + 8 * i, 8 * i < p.k ? p.k - 8 * i : 0, aligned, v);
 }
 
+/* v with fp16's eleven bits, however large or small it is. */
+static __device__ __forceinline__ float one_round(float v)
+{
+    const uint32_t bits = __float_as_uint(v);
+    return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
+}
+
 /* The row, normed, as floats in shared memory. A thread has its first eight values in registers, with their weights, which
  * are there before the row is. -> *add, once that may be read; add NULL: 0. */
 static __device__ __forceinline__ float one_row(const struct gemm_args &p, float *x, float *room,
@@ -110,7 +118,7 @@ static __device__ __forceinline__ float one_row(const struct gemm_args &p, float
     const struct gemm_in &in = p.in;
     const uint32_t groups = (p.k + 7) / 8, mine = threadIdx.x;
     const bool aligned = is_aligned(in.x, 0), norm = in.norm.kind != NORM_NONE,
-               layer = in.norm.kind == NORM_LAYER;
+               layer = in.norm.kind == NORM_LAYER, whole = norm && (layer || in.norm.b);
     const uint32_t splits =
         in.parts.part ? decode_span(in.parts.splits, in.parts.window, *in.parts.length, 1).splits : 0;
     float v[8] = {}, w[8], sum = 0.0f, mean = 0.0f, scale = 1.0f, more = 0.0f;
@@ -147,18 +155,22 @@ static __device__ __forceinline__ float one_row(const struct gemm_args &p, float
     }
     if (norm)
         scale = rsqrtf(block_sum(sum, room) / (float)p.k + in.norm.eps);
-    if (mine < groups)
+    if (mine < groups && whole)
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const float bias = in.norm.b && 8 * mine + e < p.k ? in.norm.b[8 * mine + e] : 0.0f;
+            x[8 * mine + e] = 8 * mine + e < p.k ? one_round((v[e] - mean) * scale * w[e] + bias) : 0.0f;
+        }
+    else if (mine < groups)
 #pragma unroll
         for (int e = 0; e < 8; e++)
-            x[8 * mine + e] = 8 * mine + e < p.k ? (v[e] - mean) * scale * w[e] +
-                                                       (norm && in.norm.b ? in.norm.b[8 * mine + e] : 0.0f)
-                                                 : 0.0f;
+            x[8 * mine + e] = one_round(v[e] * w[e]) * scale;
     /* each thread changes only what it wrote */
-    for (uint32_t i = mine + ONE_THREADS; norm && i < groups; i += ONE_THREADS)
-        for (uint32_t e = 0; e < 8 && 8 * i + e < p.k; e++) {
-            const uint32_t at = 8 * i + e;
-            x[at] = (x[at] - mean) * scale * (in.norm.w ? in.norm.w[at] : 1.0f) +
-                    (in.norm.b ? in.norm.b[at] : 0.0f);
+    for (uint32_t i = mine + ONE_THREADS; i < groups; i += ONE_THREADS)
+        for (uint32_t at = 8 * i; at < min(8 * i + 8, p.k); at++) {
+            const float by = norm && in.norm.w ? in.norm.w[at] : 1.0f,
+                        bias = whole && in.norm.b ? in.norm.b[at] : 0.0f;
+            x[at] = whole ? one_round((x[at] - mean) * scale * by + bias) : one_round(x[at] * by) * scale;
         }
     __syncthreads();
     return more;

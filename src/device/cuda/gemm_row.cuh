@@ -286,8 +286,7 @@ static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
 #pragma unroll
     for (int i = 0; i < 8; i++)
         most = fmaxf(most, fabsf(v[i]));
-    /* numbers that are not negative have the order of their bits */
-    const float scale = pack_scale(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most))));
+    const float scale = pack_scale(warp_most(most));
     uint32_t half[4];
     float sum = 0.0f;
 #pragma unroll

@@ -2,9 +2,6 @@
  * of 16 a warp, which decodes it into the A operand, in registers) and all streams, whose packed x is the B operand, in
  * shared memory. Copies run ahead: every warp has a ring of tiles of its own, the block a ring of columns of x.
  *
- * Columns may be shared by p.split blocks: they leave their sums in p.part, wait for each other, and each adds up some of
- * the streams. All blocks of the launch must be on the card at once then.
- *
  * x is packed in the order PACK_CORES. Only in builds for sm_90a: elsewhere the kernels are not there. */
 #include "device/cuda/gemm.cuh"
 
@@ -58,32 +55,31 @@ struct x_ring {
     uint64_t step;
     uint8_t *room;
     uint64_t *full, *empty; /* (stages); empty: an arrival of each warp */
-    uint32_t from, to;
+    uint32_t columns;
 
     __device__ __forceinline__ void fetch(uint32_t column)
     {
-        const uint32_t stage = (column - from) % WIDE_STAGES;
+        const uint32_t stage = column % WIDE_STAGES;
         copy_bulk(room + stage * BYTES, pack + column * step, BYTES, full + stage);
     }
     __device__ __forceinline__ const uint8_t *enter(uint32_t column)
     {
-        const uint32_t n = column - from, stage = n % WIDE_STAGES;
-        bar_wait(full + stage, n / WIDE_STAGES & 1);
+        const uint32_t stage = column % WIDE_STAGES;
+        bar_wait(full + stage, column / WIDE_STAGES & 1);
         return room + stage * BYTES;
     }
     __device__ __forceinline__ void leave(uint32_t column)
     {
         copies_after();
         __syncwarp();
-        bar_arrive(shared_address(empty + (column - from) % WIDE_STAGES), threadIdx.x % 32 == 0);
+        bar_arrive(shared_address(empty + column % WIDE_STAGES), threadIdx.x % 32 == 0);
     }
     /* Within a column: the next one takes the place of the one before, once all warps have left that. */
     __device__ __forceinline__ void refill(uint32_t column)
     {
-        if (threadIdx.x || column == from || column - 1 + WIDE_STAGES >= to)
+        if (threadIdx.x || !column || column - 1 + WIDE_STAGES >= columns)
             return;
-        const uint32_t n = column - 1 - from;
-        bar_wait(empty + n % WIDE_STAGES, n / WIDE_STAGES & 1);
+        bar_wait(empty + (column - 1) % WIDE_STAGES, (column - 1) / WIDE_STAGES & 1);
         fetch(column - 1 + WIDE_STAGES);
     }
 };
@@ -93,7 +89,7 @@ static __device__ __forceinline__ uint4 load_shared(const uint8_t *p)
     return *(const uint4 *)p;
 }
 
-/* acc += the columns of this block. */
+/* acc += all columns. */
 template <class FORM>
 static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct tile_ring &tiles,
                                                     struct x_ring &x)
@@ -104,10 +100,10 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
         tiles.fetch<FORM>(i);
     dep_wait();
     if (threadIdx.x == 0)
-        for (uint32_t c = x.from; c < x.to && c < x.from + WIDE_STAGES; c++)
+        for (uint32_t c = 0; c < x.columns && c < WIDE_STAGES; c++)
             x.fetch(c);
     uint32_t stage = 0, parity = 0;
-    for (uint32_t column = x.from; column < x.to; column++) {
+    for (uint32_t column = 0; column < x.columns; column++) {
         const uint8_t *tile = tiles.room + stage * FORM::BYTES, *in = x.enter(column);
         bar_wait(tiles.full + stage, parity);
         const FORM w(tile_head(tile, FORM::BYTES, load_shared));
@@ -177,25 +173,15 @@ static __device__ __forceinline__ void wide_columns(float acc[NB][4], struct til
 
 /* ---- results ---- */
 
-/* The sums of a block: in its shared memory, or, where blocks share the columns, in p.part, from all of them. */
+/* The sums of a block, in its shared memory. */
 struct wide_sums {
     const float *at;
-    uint32_t rows, parts; /* rows: from stream to stream */
-    uint64_t step;        /* from part to part */
+    uint32_t rows; /* from stream to stream */
 
     /* of four outputs */
     __device__ __forceinline__ float4 get(uint32_t row, uint32_t stream) const
     {
-        const float *from = at + stream * rows + row;
-        if (parts == 1)
-            return *(const float4 *)from;
-        float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-        for (uint32_t i = 0; i < parts; i++) {
-            const float4 w = __ldcg((const float4 *)(from + i * step));
-            v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;
-        }
-        return v;
+        return *(const float4 *)(at + stream * rows + row);
     }
 };
 
@@ -257,10 +243,9 @@ static __device__ __forceinline__ struct wide_four wide_finish(const struct gemm
     return f;
 }
 
-/* `streams` streams from `first` on, WIDE_AHEAD x 4 outputs a thread at a time: all are read before any is written. */
+/* All streams, WIDE_AHEAD x 4 outputs a thread at a time: all are read before any is written. */
 static __device__ __forceinline__ void wide_store(const struct gemm_args &p, const struct gemm_rows &rows,
-                                                  const struct wide_sums &sums, uint32_t first,
-                                                  uint32_t streams)
+                                                  const struct wide_sums &sums, uint32_t streams)
 {
     const uint32_t outputs = blockDim.x / 128 / (p.paired ? 2 : 1) * WIDE_UNIT, count = streams * outputs / 4;
     for (uint32_t from = threadIdx.x; from < count; from += WIDE_AHEAD * blockDim.x) {
@@ -270,7 +255,7 @@ static __device__ __forceinline__ void wide_store(const struct gemm_args &p, con
             const uint32_t i = 4 * (from + j * blockDim.x);
             f[j].to = nullptr;
             if (i < 4 * count)
-                f[j] = wide_finish(p, rows, sums, i % outputs, first + i / outputs);
+                f[j] = wide_finish(p, rows, sums, i % outputs, i / outputs);
         }
 #pragma unroll
         for (int j = 0; j < WIDE_AHEAD; j++) {
@@ -287,7 +272,7 @@ static __device__ __forceinline__ void wide_store(const struct gemm_args &p, con
     }
 }
 
-/* grid: (units of 64 outputs by as many warpgroups, p.split or tiles of experts). Shared memory: the stages of x, then the
+/* grid: (units of 64 outputs by as many warpgroups, tiles of experts). Shared memory: the stages of x, then the
  * warps' rings. */
 static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
 {
@@ -304,32 +289,22 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
         bar_init(&full[warp][lane], 1);
     bar_made();
     __syncthreads();
-    struct gemm_rows all = {p.m, 0, 0};
-    uint32_t share = blockIdx.y;
-    const uint8_t *pack = p.x;
-    if (p.tile) {
-        const struct moe_tile tile = gemm_tile_of(p);
-        if (tile.expert < 0)
-            return;
-        pack += (uint64_t)blockIdx.y * columns * NB * PACK_BYTES;
-        all = {tile.rows, (uint32_t)tile.expert, blockIdx.y * 8ull * NB};
-        share = 0;
-    }
+    const struct moe_tile tile = gemm_tile_of(p);
+    if (tile.expert < 0)
+        return;
+    const struct gemm_rows all = {tile.rows, (uint32_t)tile.expert, blockIdx.y * 8ull * NB};
     const struct wide_unit u = wide_unit(p, min(blockIdx.x * units + warp / 4, p.strips - 1));
     const struct mat &w = p.seg[u.seg].w;
-    struct x_ring x = {pack,
+    struct x_ring x = {p.x + (uint64_t)blockIdx.y * columns * NB * PACK_BYTES,
                        (uint64_t)p.groups * PACK_BYTES,
                        room,
                        x_full,
                        x_empty,
-                       columns * share / p.split,
-                       columns * (share + 1) / p.split};
+                       columns};
     /* strips past the last one repeat it; their results are not stored */
     const uint32_t strip = min(u.at * 4 + warp % 4, (w.n - 1) / TILE_ROWS);
-    struct tile_ring tiles = {w.base + all.expert * w.each + strip * w.stride +
-                                  (uint64_t)x.from * layout_tile_bytes(w.fmt),
-                              room + WIDE_STAGES * NB * PACK_BYTES + warp * WIDE_RING, full[warp],
-                              x.to - x.from};
+    struct tile_ring tiles = {w.base + all.expert * w.each + strip * w.stride,
+                              room + WIDE_STAGES * NB * PACK_BYTES + warp * WIDE_RING, full[warp], columns};
     float acc[NB][4] = {};
     if (w.fmt == FMT_Q4_K_TILE)
         wide_columns<form_q4k>(acc, tiles, x);
@@ -349,21 +324,7 @@ static __device__ __forceinline__ void wide_body(const struct gemm_args &p)
         for (int i = 0; i < 4; i++)
             sums[(8 * nb + 2 * t + i % 2) * ld + 16 * warp + g + i / 2 * 8] = acc[nb][i];
     __syncthreads();
-    const uint32_t streams = min(all.m, (uint32_t)NB * 8);
-    struct wide_sums from = {sums, ld, 1, 0};
-    if (p.split == 1) {
-        wide_store(p, all, from, 0, streams);
-        return;
-    }
-    float *part = p.part + (uint64_t)blockIdx.x * streams * rows;
-    from.step = (uint64_t)gridDim.x * streams * rows;
-    for (uint32_t i = 4 * threadIdx.x; i < streams * rows; i += 4 * blockDim.x)
-        __stcg((float4 *)(part + blockIdx.y * from.step + i),
-               *(const float4 *)(sums + i / rows * ld + i % rows));
-    gemm_join(p.count + blockIdx.x, p.split);
-    from.at = part, from.rows = rows, from.parts = p.split;
-    const uint32_t first = streams * blockIdx.y / p.split;
-    wide_store(p, all, from, first, streams * (blockIdx.y + 1) / p.split - first);
+    wide_store(p, all, {sums, ld}, min(all.m, (uint32_t)NB * 8));
 }
 
 extern "C" __global__ void __launch_bounds__(WIDE_WARPS * 32, 1)

@@ -100,18 +100,19 @@ template <int N> static __device__ __forceinline__ void row_up(const struct moe_
         copy4(&s.bias[above + threadIdx.x], o.part.up_bias + (uint64_t)o.expert * f + n);
     if (p.route.scale_input && warp == warps - 1)
         choice_weights(p.route, c);
-    squares = warp_sum(lane < warps ? s.sums[lane] : 0.0f);
-    const float scale = p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
     if (warp < columns) {
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            v[j] *= p.norm.w ? scale * w[j] : scale;
+            v[j] *= p.norm.w ? w[j] : 1.0f;
         row_put(row_room + warp * ROW_COLUMN, v);
     }
+    /* the norm of squares is a factor of all results, as in gemm_tile_1 */
+    squares = warp_sum(lane < warps ? s.sums[lane] : 0.0f);
+    const float scale = p.norm.kind == NORM_NONE ? 1.0f : rsqrtf(squares / (float)p.k + p.norm.eps);
     __syncthreads();
     float acc[2] = {0.0f, 0.0f};
     row_product<N>(acc, ahead, m.fmt, tiles, from, to, row_room);
-    row_leave(acc, 1.0f, s.room[warp]);
+    row_leave(acc, scale, s.room[warp]);
     copies_wait();
     __syncthreads();
     if (!stores)

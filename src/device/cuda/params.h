@@ -8,7 +8,7 @@
  *     PACK_LANES  [stream][t][w], sums [stream][t][subs 2t, 2t+1: hi, hi, lo, lo]: 16 bytes a lane, for mma
  *     PACK_CORES  [w][stream][t], sums [hi, lo][stream][8 subs]: core matrices of 8 x 16 bytes, for wgmma
  *   the values of a stream in a column were multiplied by a power of two (so that fp16 holds them), whose
- *   inverse is `scale`.
+ *   inverse is `scale`, times the factor of a norm of squares.
  *
  * For many rows (gemm_many) the pack has another shape, PACK_ROWS: [chunk of 64 columns][row] 128 bytes, whose 16 bytes c
  * of row r lie in place c ^ r % 8 (what the hardware calls a swizzle of 128 bytes): of each sub [w][t]. Columns are padded

@@ -170,6 +170,18 @@ static __device__ __forceinline__ void combine_columns(uint32_t k, const struct 
     }
 }
 
+/* Sum and maximum over the block, of numbers of which the latter are not negative; `room` is not free again at return. */
+static __device__ __forceinline__ float2 block_sum_most(float sum, float most, float2 *room)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    sum = warp_sum(sum), most = warp_most(most);
+    if (lane == 0)
+        room[threadIdx.x / 32] = make_float2(sum, most);
+    __syncthreads();
+    const float2 all = lane < (blockDim.x + 31) / 32 ? room[lane] : make_float2(0.0f, 0.0f);
+    return make_float2(warp_sum(all.x), warp_most(all.y));
+}
+
 enum rows_from {
     ROWS_THERE,     /* x has it */
     ROWS_FOR_SLOTS, /* x has it, and it goes to the slots of its experts */
@@ -190,13 +202,46 @@ static __device__ __forceinline__ void load8_past(const float *x, uint32_t left,
     }
 }
 
+/* A norm with a mean or a bias, of what a warp has of the block's row, in place; zeros past its end. */
+template <int NORM_COLUMNS>
+static __device__ __forceinline__ void norm_whole(const struct pack_args &p, float v[NORM_COLUMNS][8],
+                                                  const float w[NORM_COLUMNS][8], float *room)
+{
+    float sum = 0.0f, mean = 0.0f;
+    if (p.norm.kind == NORM_LAYER) {
+#pragma unroll
+        for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                sum += v[i][j];
+        mean = block_sum(sum, room) / (float)p.k;
+        sum = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (8 * threadIdx.x + 8 * blockDim.x * i + j < p.k)
+                sum += (v[i][j] - mean) * (v[i][j] - mean);
+    const float scale = rsqrtf(block_sum(sum, room) / (float)p.k + p.norm.eps);
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t at = 8 * threadIdx.x + 8 * blockDim.x * i + j;
+            const float bias = p.norm.b && at < p.k ? p.norm.b[at] : 0.0f;
+            v[i][j] = at < p.k ? (v[i][j] - mean) * scale * w[i][j] + bias : 0.0f;
+        }
+}
+
 /* A row a block: norm, and on to wherever it is wanted. A warp has NORM_COLUMNS columns of 256 values in registers, a lane
- * 8 values of each. */
+ * 8 values of each. The norm of squares is a factor behind the rounding to fp16, as in the products of one row that norm
+ * their input: a row is rounded the same way alone and among others. */
 template <int NORM_COLUMNS, enum rows_from FROM>
 static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
                                                       const struct combine_args *experts)
 {
-    __shared__ float room[3][32];
+    __shared__ float2 room[32];
     constexpr bool SLOTS = FROM == ROWS_FOR_SLOTS;
     const bool x_there = SLOTS && p.x_there;
     if (!x_there)
@@ -222,9 +267,10 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
         from = (uint32_t)p.x_row[row];
     const float *x = p.x + (uint64_t)from * p.ldx;
     const bool aligned = is_aligned(p.x, p.ldx);
-    float sum = 0.0f, mean = 0.0f, scale = 1.0f;
+    float sum = 0.0f, most = 0.0f;
     if constexpr (FROM == ROWS_COMBINED)
         combine_columns<NORM_COLUMNS>(p.k, *experts, v);
+    const bool whole = p.norm.kind == NORM_LAYER || p.norm.b;
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++) {
         const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
@@ -235,22 +281,15 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
             load8_past(x + at, left, aligned, v[i]);
         else if (FROM == ROWS_THERE)
             load8(x + at, left, aligned, v[i]);
+        if (!whole)
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            sum += p.norm.kind == NORM_LAYER ? v[i][j] : v[i][j] * v[i][j];
+            for (int j = 0; j < 8; j++) {
+                sum += v[i][j] * v[i][j];
+                v[i][j] *= w[i][j];
+            }
     }
-    if (p.norm.kind == NORM_LAYER) {
-        mean = block_sum(sum, room[0]) / (float)p.k;
-        sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < NORM_COLUMNS; i++)
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                if (256 * (warp + warps * i) + 8 * lane + j < p.k)
-                    sum += (v[i][j] - mean) * (v[i][j] - mean);
-    }
-    if (p.norm.kind != NORM_NONE)
-        scale = rsqrtf(block_sum(sum, room[1]) / (float)p.k + p.norm.eps);
+    if (whole)
+        norm_whole<NORM_COLUMNS>(p, v, w, (float *)room);
     if (SLOTS) {
         if (x_there) {
             dep_wait();
@@ -260,38 +299,36 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
             return;
         row = (uint32_t)p.slot[row];
     }
-    const float times = SLOTS && p.slot_weight ? p.slot_weight[row] : 1.0f;
-    float max = 0.0f;
-#pragma unroll
-    for (int i = 0; i < NORM_COLUMNS; i++)
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint32_t at = 256 * (warp + warps * i) + 8 * lane + j;
-            float y = (v[i][j] - mean) * scale * w[i][j];
-            if (p.norm.b && at < p.k)
-                y += p.norm.b[at];
-            v[i][j] = at < p.k ? y * times : 0.0f;
-            max = fmaxf(max, fabsf(v[i][j]));
-        }
-    float half_scale = 1.0f;
-    if (p.out.half) {
-        max = block_max(max, room[2]);
-        half_scale = max > 32768.0f ? pack_scale(max) : 1.0f;
-        if (threadIdx.x == 0)
-            p.out.half_scale[row] = 1.0f / half_scale;
-    }
+    struct packed_column packed[NORM_COLUMNS];
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++) {
-        const uint32_t c = warp + warps * i, at = 256 * c + 8 * lane;
-        if (p.out.pack && c < columns)
-            pack_warp(p.out, columns, row, c, v[i]);
+        packed[i] = {1.0f, nullptr};
+        if (p.out.pack && warp + warps * i < columns)
+            packed[i] = pack_warp(p.out, columns, row, warp + warps * i, v[i]);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            most = fmaxf(most, fabsf(v[i][j]));
+    }
+    float factor = SLOTS && p.slot_weight ? p.slot_weight[row] : 1.0f, half = 1.0f;
+    if (p.out.half || (p.norm.kind != NORM_NONE && !whole)) {
+        const float2 all = block_sum_most(sum, most, room);
+        if (p.norm.kind != NORM_NONE && !whole)
+            factor *= rsqrtf(all.x / (float)p.k + p.norm.eps);
+        half = pack_scale(all.y);
+    }
+    if (p.out.half && threadIdx.x == 0)
+        p.out.half_scale[row] = factor / half;
+#pragma unroll
+    for (int i = 0; i < NORM_COLUMNS; i++) {
+        const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
+        packed[i].finish(factor);
         if (p.out.half && at < p.out.kp)
-            half_row(p.out, row, at / 8, v[i], half_scale);
+            half_row(p.out, row, at / 8, v[i], half);
         if (p.out.rows)
 #pragma unroll
             for (uint32_t j = 0; j < 8; j++)
                 if (at + j < p.k)
-                    p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j];
+                    p.out.rows[(uint64_t)row * p.out.ldr + at + j] = v[i][j] * factor;
     }
 }
 
@@ -402,7 +439,7 @@ extern "C" __global__ void __launch_bounds__(128) act_pack(const __grid_constant
         act_eight<ACTS_COPY>(p, row, 1.0f, at, act_aligned(p), v);
     else
         act_eight<ACTS_ANY>(p, row, p.row_scale ? p.row_scale[row] : 1.0f, at, act_aligned(p), v);
-    pack_warp(p.out, columns, row, c, v);
+    pack_warp(p.out, columns, row, c, v).finish(1.0f);
 }
 
 enum { ACT_AHEAD = 2 };
