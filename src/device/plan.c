@@ -223,12 +223,11 @@ static void cost_moe(struct op_cost *c, const struct weights *w, const struct op
 }
 
 /* The cost of KV is that of F16, the devices' default. */
-static void cost_attn(struct op_cost *c, const struct op_attn *a, double rows, double keys)
+static void cost_attn(struct op_cost *c, const struct op_attn *a, struct step_shape s)
 {
-    if (a->window && keys > a->window)
-        keys = a->window;
-    c->kv_bytes = 2.0 * keys * a->kv_heads * (a->k_dim + (a->v_in_k ? 0 : a->v_dim));
-    c->flops = 2.0 * rows * keys * a->heads * (a->k_dim + a->v_dim);
+    const double keys = a->window && s.keys > a->window ? a->window : s.keys;
+    c->kv_bytes = 2.0 * s.seqs * keys * a->kv_heads * (a->k_dim + (a->v_in_k ? 0 : a->v_dim));
+    c->flops = 2.0 * s.rows * keys * a->heads * (a->k_dim + a->v_dim);
 }
 
 static void cost_row(struct op_cost *c, const struct weights *w, weight_id id, double rows)
@@ -247,19 +246,20 @@ static void cost_latent(struct op_cost *c, const struct weights *w, const struct
     c->kv_bytes = 2.0 * rows * (o->latent + o->rope.dims);
 }
 
-static void cost_index(struct op_cost *c, const struct weights *w, const struct op_index *o, double rows,
-                       double keys)
+static void cost_index(struct op_cost *c, const struct weights *w, const struct op_index *o,
+                       struct step_shape s)
 {
-    cost_linear(c, w, o->q_a, rows);
-    cost_linear(c, w, o->q_b, rows);
-    cost_linear(c, w, o->k, rows);
-    cost_linear(c, w, o->weights, rows);
-    c->kv_bytes = 2.0 * keys * o->dim;
-    c->flops += 2.0 * rows * keys * o->heads * o->dim;
+    cost_linear(c, w, o->q_a, s.rows);
+    cost_linear(c, w, o->q_b, s.rows);
+    cost_linear(c, w, o->k, s.rows);
+    cost_linear(c, w, o->weights, s.rows);
+    c->kv_bytes = 2.0 * s.seqs * s.keys * o->dim;
+    c->flops += 2.0 * s.rows * s.keys * o->heads * o->dim;
 }
 
-struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t i, double rows, double keys)
+struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t i, struct step_shape s)
 {
+    const double rows = s.rows;
     struct op_cost c = {0};
     const struct op *op = &p->ops[i];
     switch (op->kind) {
@@ -278,7 +278,7 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         cost_latent(&c, w, &op->latent, rows);
         break;
     case OP_ATTN:
-        cost_attn(&c, &op->attn, rows, keys);
+        cost_attn(&c, &op->attn, s);
         break;
     case OP_HEADS:
         cost_matrix(&c, w, op->heads.weight, rows, 0);
@@ -303,18 +303,18 @@ struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t
         break;
     case OP_CONV:
         cost_matrix(&c, w, op->conv.weight, rows / op->conv.cols, 0);
-        c.kv_bytes = 8.0 * op->conv.channels * (op->conv.cols - 1);
+        c.kv_bytes = 8.0 * s.seqs * op->conv.channels * (op->conv.cols - 1);
         break;
     case OP_SCAN:
-        c.kv_bytes = 8.0 * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
+        c.kv_bytes = 8.0 * s.seqs * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         c.flops = rows * op->scan.heads * op->scan.k_dim * op->scan.v_dim;
         c.flops *= op->scan.delta ? 7 : op->scan.erase.buffer ? 9 : 5;
         break;
     case OP_CELL:
-        c.kv_bytes = 8.0 * op->cell.channels * cell_kept(op->cell.kind);
+        c.kv_bytes = 8.0 * s.seqs * op->cell.channels * cell_kept(op->cell.kind);
         break;
     case OP_INDEX:
-        cost_index(&c, w, &op->index, rows, keys);
+        cost_index(&c, w, &op->index, s);
         break;
     case OP_MAP:
     case OP_MIX:

@@ -581,12 +581,15 @@ bool plan_is_divided(const struct op *op, weight_id id);
 uint64_t weight_bytes(const struct weight *w);
 uint64_t weights_bytes(const struct weights *w);
 
-/* What an operation reads and computes for `rows` rows of which each sees `keys` keys. */
+/* Rows of so many sequences, of which each sees `keys` keys. */
+struct step_shape {
+    double rows, seqs, keys;
+};
+/* What an operation reads and computes for them. */
 struct op_cost {
     double weight_bytes, kv_bytes, flops;
 };
-struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t op, double rows,
-                         double keys);
+struct op_cost plan_cost(const struct plan *p, const struct weights *w, uint32_t op, struct step_shape s);
 const char *plan_op_name(enum op_kind kind);
 struct buf;
 void plan_print(const struct plan *p, const struct weights *w, struct buf *out); /* one line an operation */

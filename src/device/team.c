@@ -88,7 +88,7 @@ int team_stages(struct plan *p, const struct weights *w, uint32_t n, struct err 
         return err_memory(e, "stages", p->count * sizeof *cost);
     cost[0] = 0;
     for (uint32_t i = 0; i < p->count; i++) {
-        struct op_cost c = plan_cost(p, w, i, 1, 1024);
+        struct op_cost c = plan_cost(p, w, i, (struct step_shape){.rows = 1, .seqs = 1, .keys = 1024});
         cost[i + 1] = cost[i] + c.weight_bytes + c.kv_bytes;
         p->ops[i].device = 0;
     }

@@ -125,12 +125,12 @@ struct step_cost {
     double bytes[2], flops[2];
 };
 
-static struct step_cost bench_cost(const struct bench *b, double rows, double keys)
+static struct step_cost bench_cost(const struct bench *b, struct step_shape shape)
 {
     const struct model *m = b->session->model;
     struct step_cost s = {0};
     for (uint32_t i = 0; i < m->plan.count; i++) {
-        struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
+        struct op_cost c = plan_cost(&m->plan, &m->weights, i, shape);
         s.bytes[m->plan.ops[i].device != 0] += c.weight_bytes + c.kv_bytes;
         s.flops[m->plan.ops[i].device != 0] += c.flops;
     }
@@ -236,10 +236,11 @@ static int bench_measure(struct bench *b, struct bench_test *t, struct progress 
     qsort(seconds, (size_t)b->repeats, sizeof *seconds, by_value);
     double median = seconds[b->repeats / 2], chunk = b->session->runner->chunk;
     double steps = t->decode ? t->n : t->n > chunk ? t->n / chunk : 1;
-    double rows = t->decode ? t->batch : t->n / steps;
     t->tok_s = t->n * t->batch / median;
     t->spread = (seconds[b->repeats * 3 / 4] - seconds[b->repeats / 4]) / median;
-    const struct step_cost cost = bench_cost(b, rows, t->depth + t->n / 2.0);
+    const struct step_cost cost = bench_cost(
+        b, (struct step_shape){
+               .rows = t->decode ? t->batch : t->n / steps, .seqs = t->batch, .keys = t->depth + t->n / 2.0});
     t->gb_s = 1e-9 * (cost.bytes[0] + cost.bytes[1]) * steps / median;
     t->gop_s = 1e-9 * (cost.flops[0] + cost.flops[1]) * steps / median;
     if (b->link > 0) {

@@ -121,7 +121,7 @@ static struct sums phase_sums(const struct profile *p, const struct profile_phas
     struct sums s = {.ranks = device_is_ranks(p->session->runner->device)};
     for (uint32_t i = 0; i < m->plan.count; i++) {
         struct row *r = &s.kind[s.ranks ? 0 : m->plan.ops[i].kind];
-        struct op_cost c = plan_cost(&m->plan, &m->weights, i, rows, keys);
+        struct op_cost c = plan_cost(&m->plan, &m->weights, i, (struct step_shape){rows, 1, keys});
         double bytes = f->steps * (c.weight_bytes + c.kv_bytes), flops = f->steps * c.flops;
         r->seconds += f->seconds[i];
         r->bytes += bytes;

@@ -409,16 +409,19 @@ static void test_cost(void **state)
     (void)state;
     struct fixture f;
     build(&f);
-    struct op_cost c = plan_cost(&f.p, &f.w, AT_OUT, 3, 100);
+    struct op_cost c = plan_cost(&f.p, &f.w, AT_OUT, (struct step_shape){3, 1, 100});
     assert_true(c.weight_bytes == 4.0 * W * (HEADS * V) + 4 * W && c.flops == 2.0 * 3 * W * HEADS * V);
-    c = plan_cost(&f.p, &f.w, AT_ATTN, 1, 100); /* its window is 64 */
+    c = plan_cost(&f.p, &f.w, AT_ATTN, (struct step_shape){1, 1, 100}); /* its window is 64 */
     assert_true(c.kv_bytes == 2.0 * 64 * KV * (K + V) && c.flops == 2.0 * 64 * HEADS * (K + V));
-    c = plan_cost(&f.p, &f.w, AT_LATENT_ATTN, 1, 100);
+    c = plan_cost(&f.p, &f.w, AT_ATTN, (struct step_shape){8, 8, 50}); /* each sequence has keys of its own */
+    assert_true(c.kv_bytes == 8 * 2.0 * 50 * KV * (K + V) && c.flops == 8 * 2.0 * 50 * HEADS * (K + V));
+    c = plan_cost(&f.p, &f.w, AT_LATENT_ATTN, (struct step_shape){1, 1, 100});
     assert_true(c.kv_bytes == 2.0 * 100 * (L + R));
-    struct op_cost one = plan_cost(&f.p, &f.w, AT_MOE, 1, 0), many = plan_cost(&f.p, &f.w, AT_MOE, 1000, 0);
+    struct op_cost one = plan_cost(&f.p, &f.w, AT_MOE, (struct step_shape){.rows = 1}),
+                   many = plan_cost(&f.p, &f.w, AT_MOE, (struct step_shape){.rows = 1000});
     assert_true(one.weight_bytes < 0.6 * many.weight_bytes);
     assert_true(fabs(many.flops / one.flops - 1000) < 1);
-    c = plan_cost(&f.p, &f.w, AT_EMBED, 2, 0);
+    c = plan_cost(&f.p, &f.w, AT_EMBED, (struct step_shape){.rows = 2});
     assert_true(c.weight_bytes == 2.0 * 2 * 4 * W && c.flops == 0);
     drop(&f);
 }

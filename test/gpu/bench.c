@@ -146,7 +146,7 @@ static double step_bytes(const struct rig *r, uint32_t rows, uint32_t keys)
 {
     double bytes = 0;
     for (uint32_t i = 0; i < r->plan.count; i++) {
-        struct op_cost c = plan_cost(&r->plan, &r->weights, i, rows, keys);
+        struct op_cost c = plan_cost(&r->plan, &r->weights, i, (struct step_shape){rows, rows, keys});
         bytes += c.weight_bytes + c.kv_bytes;
     }
     return bytes;
@@ -268,7 +268,7 @@ static void prefill(struct rig *r, const struct preset *p, uint32_t tokens, uint
     qsort(t, (size_t)count, sizeof t[0], order);
     double flops = 0;
     for (uint32_t i = 0; i < r->plan.count; i++)
-        flops += plan_cost(&r->plan, &r->weights, i, tokens, tokens / 2.0).flops;
+        flops += plan_cost(&r->plan, &r->weights, i, (struct step_shape){tokens, 1, tokens / 2.0}).flops;
     printf("%-14s prefill %5u in chunks of %4u: %8.0f tok/s  %7.2f ms  %.0f TFLOP/s\n", p->name, tokens,
            chunk, tokens / t[count / 2], 1e3 * t[count / 2], flops / t[count / 2] / 1e12);
     fflush(stdout);

@@ -14,9 +14,10 @@ static __device__ __forceinline__ const uint8_t *kv_v(const struct kv_view &kv, 
            (uint64_t)kv.tokens * (kv.heads * (uint64_t)kv.k_row + head * (uint64_t)kv.v_row);
 }
 
+/* Of KV, whose lines of 128 bytes come to L2 as a whole: other warps ask for the rest. */
 static __device__ __forceinline__ void copy16(void *to, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
                  "l"(from));
 }
 
