@@ -1,5 +1,5 @@
-/* gpu_experts [all | quick] [NAME]: expert layers on the GPU against the CPU in its exact arithmetic, for every type,
- * number of rows and gating, with odd shapes; of those with NAME in theirs. quick: a few, for compute-sanitizer. */
+/* gpu_experts [all | quick] [NAME...]: expert layers on the GPU against the CPU in its exact arithmetic, for every type,
+ * number of rows and gating, with odd shapes; of those with a NAME in theirs. quick: a few, for compute-sanitizer. */
 #include "rig.h"
 
 #include "base/mem.h"
@@ -11,7 +11,7 @@
 
 static int passed, failed;
 static bool quick;
-static const char *only;
+static char **only; /* names, up to a NULL */
 
 enum { ROWS = 512, VOCAB = 257 };
 
@@ -303,7 +303,10 @@ static void check(const struct layer *l, uint32_t type)
     struct err e = {0};
     char what[128];
     snprintf(what, sizeof what, "experts %s, %s", dtype_get(type)->name, l->name);
-    if (only && !strstr(what, only))
+    bool wanted = !*only;
+    for (char **name = only; *name; name++)
+        wanted = wanted || strstr(what, *name);
+    if (!wanted)
         return;
     build(&r, l, type);
     if (rig_open(&r, "cpu", &(struct device_options){.exact = true}, DTYPE_F32, ROWS, &e)) {
@@ -335,7 +338,7 @@ int main(int argc, char **argv)
                                      DTYPE_Q5_1,   DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q5_K,  DTYPE_IQ4_NL,
                                      DTYPE_IQ4_XS, DTYPE_IQ3_S};
     quick = argc > 1 && !strcmp(argv[1], "quick");
-    only = argc > 2 ? argv[2] : NULL;
+    only = argv + (argc > 2 ? 2 : argc);
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         for (size_t j = 0; j < sizeof layers / sizeof layers[0]; j++)
             if (!quick || (i < 5 && (i + j) % 2 == 0)) {
