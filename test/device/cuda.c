@@ -276,8 +276,8 @@ static void test_stream_k(void **state)
             for (uint32_t m = 17; m <= 512; m += 33)
                 for (uint32_t groups = 1; groups <= 4; groups *= 2)
                     for (uint32_t most = 0; most < 400; most += 133) {
-                        const uint32_t rows = m <= 32 ? 32 : 64, bands = gpu_blocks(units, groups),
-                                       work = bands * gpu_blocks(k, 256);
+                        const uint32_t rows = gpu_many_rows(m, MANY_STREAM_K),
+                                       bands = gpu_blocks(units, groups), work = bands * gpu_blocks(k, 256);
                         const struct gpu_many p = {.m = m, .k = k, .units = units};
                         if (!gpu_gemm_many_stream_k(&g, &p, rows, groups, most, &how))
                             continue;

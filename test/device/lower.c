@@ -4,6 +4,7 @@
 
 #include "base/buf.h"
 #include "codec/dtype.h"
+#include "device/cuda/build.h"
 #include "device/cuda/explain.h"
 #include "device/cuda/passes.h"
 
@@ -1092,7 +1093,10 @@ static void test_choose_kernels(void **state)
                 {32, PACK_LANES, K_GEMM_STAGED_FEW, false},
                 {32, PACK_ROWS, K_GEMM_MANY, false},
                 {64, PACK_ROWS, K_GEMM_MANY + 1, false},
-                {65, PACK_ROWS, K_GEMM_MANY + 2, false}};
+                {65, PACK_ROWS, K_GEMM_MANY + 2, false},
+                {96, PACK_ROWS, K_GEMM_MANY + 2, false},
+                {97, PACK_ROWS, K_GEMM_MANY + 3, false},
+                {128, PACK_ROWS, K_GEMM_MANY + 3, false}};
     struct pass_test t;
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         start(&t, want[i].rows);
@@ -1105,6 +1109,34 @@ static void test_choose_kernels(void **state)
         assert_int_equal(l->a.gemm.strips, want[i].order == PACK_ROWS ? 4 : 16);
         launch_free(&t.list);
     }
+}
+
+/* From how many rows on a product goes through cuBLASLt: where its weight is fp16 already, stays decoded, or neither. */
+static void test_paths(void **state)
+{
+    (void)state;
+    const struct gpu_profile card = {.major = 9, .sms = 132, .wide = true}, old = {.major = 8, .sms = 132};
+    const struct mat large = {.fmt = FMT_Q4_K_TILE, .n = 4096, .k = 14336};
+    struct mat mat[] = {{0}, large, large, large, large, large};
+    struct kept_weight kept[] = {
+        {0}, {0}, {.values = here}, {.values = here, .scale = here}, {.values = here}, {.values = here}};
+    mat[4].fmt = FMT_Q5_K; /* has no wgmma */
+    mat[5].n = 1024;       /* small */
+    const struct {
+        const struct gpu_profile *card;
+        weight_id weight[2];
+        uint32_t most;
+    } want[] = {
+        {&card, {1}, PACK_ROWS_MOST},    {&card, {2}, PACK_ROWS_MOST},     {&old, {2}, KEPT_ROWS_LEAST},
+        {&card, {3}, KEPT_ROWS_LEAST},   {&card, {4}, KEPT_ROWS_LEAST},    {&card, {5}, KEPT_SMALL_LEAST},
+        {&card, {2, 1}, PACK_ROWS_MOST}, {&card, {2, 4}, KEPT_ROWS_LEAST}, {&card, {2, 5}, PACK_ROWS_MOST}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        for (uint32_t more = 0; more < 2; more++) {
+            const struct lower l = {
+                .card = want[i].card, .mat = mat, .kept = kept, .path = PATH_PACK, .half = true};
+            const struct lowering b = {.l = &l, .m = want[i].most + more};
+            assert_int_equal(path_of(&b, want[i].weight, 2), more ? PATH_HALF : PATH_PACK);
+        }
 }
 
 /* One row by the short kernel, but where its input or its results need more. */
@@ -1491,23 +1523,41 @@ static void test_rows_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
-        cmocka_unit_test(test_refuses),         cmocka_unit_test(test_rows_out),
-        cmocka_unit_test(test_head_alone),      cmocka_unit_test(test_most_rows),
-        cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_sides),           cmocka_unit_test(test_merge_products),
-        cmocka_unit_test(test_pair_activation), cmocka_unit_test(test_row_input),
-        cmocka_unit_test(test_join_parts),      cmocka_unit_test(test_gate_input),
-        cmocka_unit_test(test_conv_results),    cmocka_unit_test(test_pack_once),
-        cmocka_unit_test(test_finish_heads),    cmocka_unit_test(test_attention_packs),
-        cmocka_unit_test(test_direct_results),  cmocka_unit_test(test_cut_rows),
-        cmocka_unit_test(test_choose_kernels),  cmocka_unit_test(test_choose_row),
-        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
-        cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_early_reads_of_experts),
-        cmocka_unit_test(test_combine_rows),    cmocka_unit_test(test_sorts),
-        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_dense),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_rows_out),
+        cmocka_unit_test(test_head_alone),
+        cmocka_unit_test(test_most_rows),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_sides),
+        cmocka_unit_test(test_merge_products),
+        cmocka_unit_test(test_pair_activation),
+        cmocka_unit_test(test_row_input),
+        cmocka_unit_test(test_join_parts),
+        cmocka_unit_test(test_gate_input),
+        cmocka_unit_test(test_conv_results),
+        cmocka_unit_test(test_pack_once),
+        cmocka_unit_test(test_finish_heads),
+        cmocka_unit_test(test_attention_packs),
+        cmocka_unit_test(test_direct_results),
+        cmocka_unit_test(test_cut_rows),
+        cmocka_unit_test(test_choose_kernels),
+        cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_choose_row),
+        cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_join_halves),
+        cmocka_unit_test(test_sum_rows),
+        cmocka_unit_test(test_router_input),
+        cmocka_unit_test(test_tiles_there),
+        cmocka_unit_test(test_early_reads_of_experts),
+        cmocka_unit_test(test_combine_rows),
+        cmocka_unit_test(test_sorts),
+        cmocka_unit_test(test_blas_rows),
+        cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -542,7 +542,7 @@ static void way_of(struct gpu *g, const struct places *at, uint32_t fmt, struct 
                    const char *way)
 {
     const struct gpu_many p = {.m = m, .k = shape.k, .units = gpu_blocks(shape.n, MANY_UNIT)};
-    const uint32_t strips = gpu_blocks(shape.n, TILE_ROWS), rows = m <= 32 ? 32 : m <= 64 ? 64 : 128;
+    const uint32_t strips = gpu_blocks(shape.n, TILE_ROWS), rows = gpu_many_rows(m, MANY_ROWS);
     struct gpu_gemm how;
     if (!strcmp(way, "few") && m <= 32) {
         how = gpu_gemm_choose(&g->profile, fmt, m, strips, shape.k, false);

@@ -125,7 +125,7 @@ done:
  * part of one. Odd outputs, columns that end within a tile, bias. */
 static void check_shares(uint32_t type, uint32_t n, uint32_t k)
 {
-    static const uint32_t rows[] = {17, 31, 32, 33, 63, 64, 100, 128}, shares[] = {2, 5, 20};
+    static const uint32_t rows[] = {17, 31, 32, 33, 63, 64, 65, 96, 100, 128}, shares[] = {2, 5, 20};
     struct rig r = {0};
     struct err e = {0};
     product_plan(&r, type, n, k, true);

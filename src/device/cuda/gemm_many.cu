@@ -324,6 +324,8 @@ static __device__ __forceinline__ void many_mma(float c[ROWS / 8][4], const uint
         wgmma_32(c, a, b);
     else if constexpr (ROWS == 64)
         wgmma_64(c, a, b, true);
+    else if constexpr (ROWS == 96)
+        wgmma_96(c, a, b);
     else
         wgmma_128(c, a, b);
 }
@@ -931,6 +933,7 @@ template <int ROWS> static __device__ __forceinline__ void many_body(const struc
     }
 MANY_KERNEL(32)
 MANY_KERNEL(64)
+MANY_KERNEL(96)
 MANY_KERNEL(128)
 
 #endif

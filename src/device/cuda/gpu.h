@@ -41,7 +41,7 @@ enum gpu_kernel {
     K_GEMM_STAGED_FEW,          /* the same where there are few strips */
     K_GEMM_EXPERTS,             /* tiles, up to 8 rows of an expert */
     K_GEMM_WIDE,                /* tiles, up to 64 rows of an expert, by wgmma */
-    K_GEMM_MANY,                /* many rows, by wgmma: + 0..2: 32, 64, 128 a block */
+    K_GEMM_MANY,                /* many rows, by wgmma: + 0..3: 32, 64, 96, 128 a block */
     K_REPACK = K_GEMM_MANY + MANY_KERNELS,
     K_FETCH,
     K_DEQUANT,

@@ -49,17 +49,20 @@ static struct half_weight half_of(const struct lowering *b, weight_id id)
 
 enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 {
-    bool half = true, kept = true, small = true;
+    bool half = true, kept = true, small = true, many = true;
     if (b->l->path != PATH_PACK || !b->l->half)
         return b->l->path;
     for (uint32_t i = 0; i < n; i++) {
         half = half && (!w[i] || mat_of(b, w[i])->fmt == FMT_F16);
         kept = kept && (!w[i] || half_of(b, w[i]).at);
         small = small && (!w[i] || 2ull * mat_of(b, w[i])->n * mat_of(b, w[i])->k < KEPT_SMALL);
+        many = many &&
+               (!w[i] || (gpu_has_many(b->l->card, mat_of(b, w[i])->fmt, b->m) && !half_of(b, w[i]).scale));
     }
     const uint32_t most = half    ? HALF_ROWS_LEAST
                           : !kept ? PACK_ROWS_MOST
                           : small ? KEPT_SMALL_LEAST
+                          : many  ? PACK_ROWS_MOST
                                   : KEPT_ROWS_LEAST;
     return b->m > most ? PATH_HALF : PATH_PACK;
 }

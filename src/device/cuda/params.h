@@ -43,7 +43,7 @@ enum {
  * block, all at most. */
 enum { MANY_WARPS = 16, MANY_RING = 2 * TILE_Q8_0, MANY_STAGES = 4, MANY_ROWS = 128, MANY_OUTPUTS = 256 };
 /* A warpgroup's outputs; kernels, by rows; rows of a block at most where blocks have equal shares of all columns. */
-enum { MANY_UNIT = 64, MANY_KERNELS = 3, MANY_STREAM_K = 64 };
+enum { MANY_UNIT = 64, MANY_KERNELS = 4, MANY_STREAM_K = 96 };
 
 /* Rows of one expert that are multiplied together. */
 struct moe_tile {

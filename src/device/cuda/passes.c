@@ -575,7 +575,7 @@ static struct gpu_gemm choose_many(const struct lower *l, struct launch *p)
     const struct gpu_many many = {
         .m = p->m, .k = g->k, .units = strips_of(g, MANY_UNIT), .paired = g->paired};
     struct gpu_gemm how = gpu_gemm_many(l->card, &many), shared;
-    if (l->options.stream_k && gpu_gemm_many_stream_k(l->card, &many, p->m <= 32 ? 32 : MANY_STREAM_K,
+    if (l->options.stream_k && gpu_gemm_many_stream_k(l->card, &many, gpu_many_rows(p->m, MANY_STREAM_K),
                                                       MANY_WARPS / 4, l->options.stream_k, &shared))
         how = shared;
     p->grid_rows = GRID_X;

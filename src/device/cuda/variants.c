@@ -193,7 +193,7 @@ static struct gpu_gemm many_launch(const struct gpu_profile *g, const struct gpu
         stages = few;
         held = many_held(g, rings + few * stage, groups);
     }
-    return (struct gpu_gemm){.kernel = K_GEMM_MANY + (rows > 64 ? 2 : rows > 32),
+    return (struct gpu_gemm){.kernel = K_GEMM_MANY + rows / 32 - 1,
                              .split = 1,
                              .rows = rows,
                              .stages = stages == MANY_STAGES ? 2 : 1,
@@ -236,8 +236,8 @@ bool gpu_gemm_many_stream_k(const struct gpu_profile *g, const struct gpu_many *
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how,
                           uint32_t percent)
 {
-    static const uint32_t alone[MANY_KERNELS] = {33, 34, 37}, full[MANY_KERNELS] = {42, 53, 100},
-                          ends[MANY_KERNELS] = {150, 400, 400};
+    static const uint32_t alone[MANY_KERNELS] = {33, 34, 36, 37}, full[MANY_KERNELS] = {42, 53, 76, 100},
+                          ends[MANY_KERNELS] = {150, 400, 400, 400};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
                    columns = gpu_blocks(p->k, TILE_COLS), held = how->held;
     const uint64_t blocks = (uint64_t)how->grid.x * how->grid.y * how->split,
@@ -255,7 +255,7 @@ static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p,
 static struct gpu_gemm many_best(const struct gpu_profile *g, const struct gpu_many *p, uint32_t percent,
                                  uint64_t *least)
 {
-    const uint32_t columns = gpu_blocks(p->k, TILE_COLS), rows = p->m <= 32 ? 32 : p->m <= 64 ? 64 : 128;
+    const uint32_t columns = gpu_blocks(p->k, TILE_COLS), rows = gpu_many_rows(p->m, MANY_ROWS);
     struct gpu_gemm best = {0}, how;
     *least = UINT64_MAX;
     for (uint32_t groups = MANY_WARPS / 4; groups > (p->paired ? 1 : 0); groups /= 2)

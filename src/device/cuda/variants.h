@@ -34,6 +34,12 @@ struct gpu_many {
  * order PACK_ROWS. */
 bool gpu_has_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
 bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_many *p);
+/* The rows of its block that m rows want, a multiple of 32, at most `most`. */
+static inline uint32_t gpu_many_rows(uint32_t m, uint32_t most)
+{
+    const uint32_t rows = (m + 31) / 32 * 32;
+    return rows < most ? rows : most;
+}
 struct gpu_gemm gpu_gemm_many(const struct gpu_profile *g, const struct gpu_many *p);
 /* The same with the rows and warpgroups of a block, and the blocks of a strip's columns, as the caller wants them; false:
  * they do not fit on the card together. */
