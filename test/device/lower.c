@@ -1111,32 +1111,54 @@ static void test_choose_kernels(void **state)
     }
 }
 
-/* From how many rows on a product goes through cuBLASLt: where its weight is fp16 already, stays decoded, or neither. */
+/* How many rows of a product at most do not go through cuBLASLt: where its weight is fp16 already, stays decoded, or
+ * neither. */
 static void test_paths(void **state)
 {
     (void)state;
-    const struct gpu_profile card = {.major = 9, .sms = 132, .wide = true}, old = {.major = 8, .sms = 132};
-    const struct mat large = {.fmt = FMT_Q4_K_TILE, .n = 4096, .k = 14336};
-    struct mat mat[] = {{0}, large, large, large, large, large};
-    struct kept_weight kept[] = {
-        {0}, {0}, {.values = here}, {.values = here, .scale = here}, {.values = here}, {.values = here}};
-    mat[4].fmt = FMT_Q5_K; /* has no wgmma */
-    mat[5].n = 1024;       /* small */
+    const struct gpu_profile card = {.major = 9, .sms = 132, .shared_block = 232448, .wide = true},
+                             old = {.major = 8, .sms = 132, .shared_block = 166912};
+    /* of an 8B and of a 70B, of a form without wgmma, small, fp16 */
+    struct mat mat[] = {{0},
+                        {.fmt = FMT_Q4_K_TILE, .n = 14336, .k = 4096},
+                        {.fmt = FMT_Q4_K_TILE, .n = 28672, .k = 8192},
+                        {.fmt = FMT_Q5_K, .n = 28672, .k = 8192},
+                        {.fmt = FMT_Q4_K_TILE, .n = 1024, .k = 4096},
+                        {.fmt = FMT_F16, .n = 14336, .k = 4096},
+                        {.fmt = FMT_Q8_0, .n = 14336, .k = 4096},
+                        {.fmt = FMT_Q4_K_TILE, .n = 28672, .k = 8192}};
+    enum { OF_8B = 1, OF_70B, PLAIN, SMALL, HALF, OF_Q8, FP8 };
     const struct {
         const struct gpu_profile *card;
         weight_id weight[2];
         uint32_t most;
-    } want[] = {
-        {&card, {1}, PACK_ROWS_MOST},    {&card, {2}, PACK_ROWS_MOST},     {&old, {2}, KEPT_ROWS_LEAST},
-        {&card, {3}, KEPT_ROWS_LEAST},   {&card, {4}, KEPT_ROWS_LEAST},    {&card, {5}, KEPT_SMALL_LEAST},
-        {&card, {2, 1}, PACK_ROWS_MOST}, {&card, {2, 4}, KEPT_ROWS_LEAST}, {&card, {2, 5}, PACK_ROWS_MOST}};
-    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
-        for (uint32_t more = 0; more < 2; more++) {
+        bool kept;
+        uint32_t close; /* up to so many rows both cost about as much */
+    } want[] = {{&card, {OF_8B, OF_8B}, PACK_ROWS_MOST, false, 0},
+                {&old, {OF_8B}, PACK_ROWS_MOST, false, 0},
+                {&card, {OF_8B, OF_8B}, 96, true, 128},
+                {&card, {OF_70B, OF_70B}, 96, true, 128},
+                {&old, {OF_70B, OF_70B}, KEPT_ROWS_LEAST, true, 0},
+                {&card, {OF_Q8, OF_Q8}, KEPT_ROWS_LEAST, true, 0},
+                {&card, {PLAIN}, KEPT_ROWS_LEAST, true, 0},
+                {&card, {OF_70B, PLAIN}, KEPT_ROWS_LEAST, true, 0},
+                {&card, {OF_70B, FP8}, KEPT_ROWS_LEAST, true, 0},
+                {&card, {SMALL}, KEPT_SMALL_LEAST, true, 0},
+                {&card, {HALF}, HALF_ROWS_LEAST, false, 0}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        struct kept_weight kept[FP8 + 1] = {{0}};
+        for (uint32_t id = 1; id <= FP8 && want[i].kept; id++)
+            kept[id] = (struct kept_weight){here, id == FP8 ? here : NULL};
+        for (uint32_t m = 1; m <= 200; m++) {
             const struct lower l = {
                 .card = want[i].card, .mat = mat, .kept = kept, .path = PATH_PACK, .half = true};
-            const struct lowering b = {.l = &l, .m = want[i].most + more};
-            assert_int_equal(path_of(&b, want[i].weight, 2), more ? PATH_HALF : PATH_PACK);
+            const struct lowering b = {.l = &l, .m = m};
+            const enum path path = path_of(&b, want[i].weight, 2);
+            if (path != (m > want[i].most ? PATH_HALF : PATH_PACK) &&
+                (m <= want[i].most || m > want[i].close))
+                fail_msg("line %zu, %u rows: path %d", i, m, path);
         }
+    }
 }
 
 /* One row by the short kernel, but where its input or its results need more. */

@@ -14,7 +14,7 @@ enum path { PATH_PACK, PATH_HALF, PATH_FLOAT, PATH_TILED, PATH_INTEGER };
 enum {
     HALF_ROWS_LEAST = 32,  /* more rows than this of F16 weights go to cuBLASLt; */
     KEPT_SMALL_LEAST = 32, /* more than this of small weights that stay decoded (options.copies), */
-    KEPT_ROWS_LEAST = 64,  /* more than this of large ones that gemm_many has not, */
+    KEPT_ROWS_LEAST = 64,  /* more than this of large ones, unless gemm_many is faster, */
     PACK_ROWS_MOST = 128,  /* and more than this of all others */
     KEPT_SMALL = 32 << 20, /* bytes that a weight is smaller than */
     GRAPH_ROWS_MOST = 512, /* decode steps of more rows are not recorded */

@@ -236,7 +236,7 @@ bool gpu_gemm_many_stream_k(const struct gpu_profile *g, const struct gpu_many *
 static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p, const struct gpu_gemm *how,
                           uint32_t percent)
 {
-    static const uint32_t alone[MANY_KERNELS] = {33, 34, 36, 37}, full[MANY_KERNELS] = {42, 53, 76, 100},
+    static const uint32_t alone[MANY_KERNELS] = {33, 34, 36, 37}, full[MANY_KERNELS] = {42, 53, 76, 85},
                           ends[MANY_KERNELS] = {150, 400, 400, 400};
     const uint32_t kind = how->kernel - K_GEMM_MANY, sms = (uint32_t)g->sms, groups = how->grid.threads / 128,
                    columns = gpu_blocks(p->k, TILE_COLS), held = how->held;
@@ -249,6 +249,12 @@ static uint64_t many_cost(const struct gpu_profile *g, const struct gpu_many *p,
     }
     return gpu_blocks(blocks, sms * each) * (gpu_blocks(columns, how->split) * 4 * step / 100 + 600) +
            (how->split > 1 ? 350 : 0);
+}
+
+/* What a form's columns take, in % of Q4_K. */
+static uint32_t many_percent(uint32_t fmt)
+{
+    return fmt == FMT_Q6_K_TILE ? 125 : fmt == FMT_Q8_0 ? 120 : 100;
 }
 
 /* The cheapest choice, and what it costs. */
@@ -294,13 +300,10 @@ static uint64_t few_cost(const struct gpu_gemm *how, uint32_t columns, uint32_t 
 
 bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_many *p)
 {
-    /* of their form's tiles, in % of Q4_K: gemm_staged_few, gemm_many */
+    /* of their form's tiles, in % of Q4_K */
     const uint32_t few = fmt == FMT_Q6_K_TILE ? 130
                          : fmt == FMT_Q8_0    ? 105
                                               : 100,
-                   many = fmt == FMT_Q6_K_TILE ? 125
-                          : fmt == FMT_Q8_0    ? 120
-                                               : 100,
                    strips = p->units * (MANY_UNIT / TILE_ROWS), columns = gpu_blocks(p->k, TILE_COLS);
     struct gpu_gemm how;
     uint64_t cost;
@@ -309,8 +312,41 @@ bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_man
     /* more strips than that leave a block one warp for each, which costs more than it seems */
     if (strips > GEMM_FEW / 2 * (uint32_t)g->sms || !gemm_staged(g, 4, strips, columns, p->paired, &how))
         return true;
-    many_best(g, p, many, &cost);
+    many_best(g, p, many_percent(fmt), &cost);
     return cost < few_cost(&how, columns, few);
+}
+
+/* What cuBLASLt costs, in hundredths of a microsecond on an H200: its bytes, and 5 us for what stands beside it (activation
+ * and sums, which gemm_many does itself). Fitted to steps of 72, 96 and 128 rows. */
+static uint64_t half_cost(uint64_t values)
+{
+    return values * 2 * 100 / 4200000 + 500;
+}
+
+bool gpu_is_many_kept(const struct gpu_profile *g, const struct mat *const *w, uint32_t count, uint32_t m)
+{
+    uint64_t many = 0, half = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!gpu_has_many(g, w[i]->fmt, m) || !layout_is_tile(w[i]->fmt))
+            return false;
+        uint64_t values = 0, percents = 0, cost;
+        struct gpu_many p = {.m = m, .k = w[i]->k};
+        bool first = true; /* of those with its columns */
+        for (uint32_t j = 0; j < count; j++) {
+            if (w[j]->k != p.k)
+                continue;
+            first = first && j >= i;
+            p.units += gpu_blocks(w[j]->n, MANY_UNIT);
+            values += (uint64_t)w[j]->n * w[j]->k;
+            percents += (uint64_t)w[j]->n * w[j]->k * many_percent(w[j]->fmt);
+        }
+        if (!first)
+            continue;
+        many_best(g, &p, (uint32_t)(percents / values), &cost);
+        many += cost;
+        half += half_cost(values);
+    }
+    return many < half;
 }
 
 /* What a choice costs, in hundredths of a microsecond on an H200: a wave of blocks is bound by the keys'

@@ -34,6 +34,9 @@ struct gpu_many {
  * order PACK_ROWS. */
 bool gpu_has_many(const struct gpu_profile *g, uint32_t fmt, uint32_t m);
 bool gpu_is_many(const struct gpu_profile *g, uint32_t fmt, const struct gpu_many *p);
+/* Whether it is faster than cuBLASLt for m rows and weights that also stay decoded as fp16: those of one set, of which the
+ * ones with equally many columns are one product. */
+bool gpu_is_many_kept(const struct gpu_profile *g, const struct mat *const *w, uint32_t count, uint32_t m);
 /* The rows of its block that m rows want, a multiple of 32, at most `most`. */
 static inline uint32_t gpu_many_rows(uint32_t m, uint32_t most)
 {
