@@ -55,11 +55,12 @@ const struct tool_verb tool_create = {
     .name = "create",
     .words = "NAME",
     .brief = "make a model with settings of its own from a Modelfile",
-    .more = "A Modelfile has FROM (a model, or a file), PARAMETER NAME VALUE, SYSTEM, TEMPLATE (Jinja), "
-            "ADAPTER, MESSAGE\n"
-            "and LICENSE. The result is an entry of ~/.config/quern/models.json; no weights are copied.\n"
-            "  printf 'FROM qwen3:8b\\nPARAMETER temperature 0.2\\nSYSTEM Be brief.\\n' > Modelfile\n"
-            "  quern create brief && quern run brief\n",
+    .more =
+        "A Modelfile has FROM (a model, or a file), PARAMETER NAME VALUE, SYSTEM, TEMPLATE (Jinja, or Go's), "
+        "ADAPTER, MESSAGE\n"
+        "and LICENSE. The result is an entry of ~/.config/quern/models.json; no weights are copied.\n"
+        "  printf 'FROM qwen3:8b\\nPARAMETER temperature 0.2\\nSYSTEM Be brief.\\n' > Modelfile\n"
+        "  quern create brief && quern run brief\n",
     .options = create_options,
     .least = 1,
     .most = 1,
