@@ -1007,6 +1007,46 @@ static void test_finish_heads(void **state)
     assert_int_equal(heads_launches(1, K_ATTN_FEW + 2, 1, 2, true), 3);     /* another operation reads Q */
 }
 
+/* Attention that finishes heads reads scales of Q, K and V's rows in all blocks of a row, of which one writes the scale of
+ * its own result: they have places of their own. */
+static void test_scales_apart(void **state)
+{
+    (void)state;
+    static const uint32_t types[] = {DTYPE_F16, DTYPE_Q4_K};
+    const struct kv_config kv = {.type = DTYPE_F16, .page_tokens = 16, .pages = {1000}};
+    struct err e = {0};
+    uint32_t both = 0;
+    for (int i = 0; i < 4; i++) {
+        struct lowered t = {0};
+        struct kept_weight kept[64] = {{0}};
+        const struct operand x = begin(&t.f);
+        const uint32_t type = types[i % 2];
+        add_attention(&t.f, x, 0, none);
+        t.f.plan.ops[1].qkv.q = linear(&t.f, type, HEADS * DIM, WIDTH);
+        t.f.plan.ops[1].qkv.k = linear(&t.f, type, KV_HEADS * DIM, WIDTH);
+        t.f.plan.ops[1].qkv.v = linear(&t.f, type, KV_HEADS * DIM, WIDTH);
+        t.f.plan.ops[3].out.linear = linear(&t.f, type, WIDTH, HEADS * DIM);
+        end(&t.f, x);
+        open_on(&t, "H200", &(struct device_shape){&kv, 512, 512, 512}, false);
+        for (int id = 1; id < 64; id++)
+            kept[id].values = (void *)((1ull << 50) + ((uint64_t)id << 32));
+        t.c.lower.kept = i < 2 ? kept : NULL;
+        for (uint32_t rows = 17; rows <= 200; rows += 8) {
+            const struct step_class class = paper_step(&t.c, rows, 64, false, &t.s);
+            assert_int_equal(lower_plan(&t.c.lower, &class, &t.list, &e), 0);
+            for (uint32_t k = 0; k < t.list.count; k++) {
+                const struct attn_row_args *p = &t.list.all[k].a.attn_row;
+                if (t.list.all[k].args != ARGS_ATTN_ROW || !p->qkv.row_scale || !p->attn.pack.half_scale)
+                    continue;
+                assert_ptr_not_equal(p->qkv.row_scale, p->attn.pack.half_scale);
+                both++;
+            }
+        }
+        close_lowered(&t);
+    }
+    assert_true(both > 10);
+}
+
 static void test_attention_packs(void **state)
 {
     (void)state;
@@ -1545,41 +1585,24 @@ static void test_rows_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dense),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_refuses),
-        cmocka_unit_test(test_rows_out),
-        cmocka_unit_test(test_head_alone),
-        cmocka_unit_test(test_most_rows),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_sides),
-        cmocka_unit_test(test_merge_products),
-        cmocka_unit_test(test_pair_activation),
-        cmocka_unit_test(test_row_input),
-        cmocka_unit_test(test_join_parts),
-        cmocka_unit_test(test_gate_input),
-        cmocka_unit_test(test_conv_results),
-        cmocka_unit_test(test_pack_once),
-        cmocka_unit_test(test_finish_heads),
-        cmocka_unit_test(test_attention_packs),
-        cmocka_unit_test(test_direct_results),
-        cmocka_unit_test(test_cut_rows),
-        cmocka_unit_test(test_choose_kernels),
-        cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_choose_row),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_classes),
-        cmocka_unit_test(test_scratch),
-        cmocka_unit_test(test_join_halves),
-        cmocka_unit_test(test_sum_rows),
-        cmocka_unit_test(test_router_input),
-        cmocka_unit_test(test_tiles_there),
-        cmocka_unit_test(test_early_reads_of_experts),
-        cmocka_unit_test(test_combine_rows),
-        cmocka_unit_test(test_sorts),
-        cmocka_unit_test(test_blas_rows),
-        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_dense),           cmocka_unit_test(test_window),
+        cmocka_unit_test(test_refuses),         cmocka_unit_test(test_rows_out),
+        cmocka_unit_test(test_head_alone),      cmocka_unit_test(test_most_rows),
+        cmocka_unit_test(test_experts),         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_sides),           cmocka_unit_test(test_merge_products),
+        cmocka_unit_test(test_pair_activation), cmocka_unit_test(test_row_input),
+        cmocka_unit_test(test_join_parts),      cmocka_unit_test(test_gate_input),
+        cmocka_unit_test(test_conv_results),    cmocka_unit_test(test_pack_once),
+        cmocka_unit_test(test_finish_heads),    cmocka_unit_test(test_scales_apart),
+        cmocka_unit_test(test_attention_packs), cmocka_unit_test(test_direct_results),
+        cmocka_unit_test(test_cut_rows),        cmocka_unit_test(test_choose_kernels),
+        cmocka_unit_test(test_paths),           cmocka_unit_test(test_choose_row),
+        cmocka_unit_test(test_long_rows),       cmocka_unit_test(test_classes),
+        cmocka_unit_test(test_scratch),         cmocka_unit_test(test_join_halves),
+        cmocka_unit_test(test_sum_rows),        cmocka_unit_test(test_router_input),
+        cmocka_unit_test(test_tiles_there),     cmocka_unit_test(test_early_reads_of_experts),
+        cmocka_unit_test(test_combine_rows),    cmocka_unit_test(test_sorts),
+        cmocka_unit_test(test_blas_rows),       cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_chunk_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -81,8 +81,8 @@ static float *product_reference(const struct rig *r, uint32_t n, uint32_t k)
 
 static void check_product(uint32_t type, uint32_t n, uint32_t k, bool exact, bool bias)
 {
-    static const uint32_t all[] = {1,  2,  3,  4,  5,   6,   7,   8,   9,   16,  17, 31,
-                                   32, 33, 64, 65, 100, 128, 129, 160, 256, 300, 512},
+    static const uint32_t all[] = {1,  2,  3,  4,  5,  6,   7,   8,   9,   16,  17,  31,
+                                   32, 33, 64, 65, 90, 100, 128, 129, 160, 256, 300, 512},
                           few[] = {1, 9, 24, 40, 100, 300};
     struct rig r = {0};
     struct err e = {0};
@@ -125,7 +125,7 @@ done:
  * part of one. Odd outputs, columns that end within a tile, bias. */
 static void check_shares(uint32_t type, uint32_t n, uint32_t k)
 {
-    static const uint32_t rows[] = {17, 31, 32, 33, 63, 64, 65, 96, 100, 128}, shares[] = {2, 5, 20};
+    static const uint32_t rows[] = {17, 31, 32, 33, 63, 64, 65, 90, 96, 100, 128}, shares[] = {2, 5, 20};
     struct rig r = {0};
     struct err e = {0};
     product_plan(&r, type, n, k, true);

@@ -362,7 +362,7 @@ double rig_distance(const float *a, const float *b, size_t n)
 {
     double d = 0, s = 0;
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(a[i]))
+        if (!isfinite(a[i]) || !isfinite(b[i]))
             return 1e9;
         d += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         s += (double)b[i] * b[i];

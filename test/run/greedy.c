@@ -155,8 +155,8 @@ static void batched_is_alone(void **state)
         models++;
     }
     closedir(all);
-    assert_true(models > 0);
-    assert_int_equal(far_calls, 0); /* each was printed */
+    assert_true(models >= (getenv("QUERN_TEST_DEVICE") ? 1u : 30u)); /* on a card in parts */
+    assert_int_equal(far_calls, 0);                                  /* each was printed */
 }
 
 int main(int argc, char **argv)

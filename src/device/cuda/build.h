@@ -19,6 +19,12 @@ static inline const struct mat *mat_of(const struct lowering *b, weight_id w)
     return &b->l->mat[w];
 }
 
+/* Where the scales of the operation's rows are. */
+static inline float *scales_of(const struct lowering *b)
+{
+    return b->l->plan->ops[b->op].kind == OP_OUT ? b->l->at->out_scale : b->l->at->half_scale;
+}
+
 static inline const float *vector_of(const struct lowering *b, weight_id w)
 {
     return w ? (const float *)b->l->mat[w].base : NULL;

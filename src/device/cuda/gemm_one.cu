@@ -1,7 +1,7 @@
 /* Products of one row with small weights of any form, in float: every block norms the row itself, into shared memory, a
  * warp takes an output at a time. What a warp reads of its first output is decoded before the row is there. For small
  * models, whose steps are bound by the number and length of their launches; large ones with tiles have gemm_tile_1.
- * Values of the row have the precision of fp16, as all other products have them: a text is the same alone and in a batch. */
+ * Values of the row have the eleven bits of fp16, as in other products: so a text in a batch is the text alone. */
 #include "device/cuda/attn.cuh"
 #include "device/cuda/gemm_row.cuh"
 
@@ -103,11 +103,11 @@ static __device__ __forceinline__ void one_load(const struct gemm_args &p, uint3
         load8(p.in.x + 8 * i, 8 * i < p.k ? p.k - 8 * i : 0, aligned, v);
 }
 
-/* v with fp16's eleven bits, however large or small it is. */
+/* v with fp16's eleven bits, however large or small it is; what is no finite number stays. */
 static __device__ __forceinline__ float one_round(float v)
 {
     const uint32_t bits = __float_as_uint(v);
-    return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
+    return fabsf(v) < 0x1p127f ? __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu) : v;
 }
 
 /* The row, normed, as floats in shared memory. A thread has its first eight values in registers, with their weights, which

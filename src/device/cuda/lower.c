@@ -83,7 +83,7 @@ static const float *lower_qkv_products(struct lowering *b, const struct op_qkv *
     s.order = order_of(b, s.p, s.n);
     const struct lora_rows lora = lower_input(b, &s, &in);
     lower_products(b, &s, &lora);
-    return s.path == PATH_HALF ? at->half_scale : NULL;
+    return s.path == PATH_HALF ? scales_of(b) : NULL;
 }
 
 static void lower_qkv(struct lowering *b, const struct op_qkv *o)

@@ -104,7 +104,7 @@ static struct pack_out out_of(const struct lowering *b, enum path path, enum pac
     struct pack_out o = {.kp = (k + 31) / 32 * 32};
     if (path == PATH_PACK && order == PACK_ROWS) {
         o.half = (uint16_t *)at->pack;
-        o.half_scale = at->half_scale;
+        o.half_scale = scales_of(b);
         o.groups = (b->m + 7) / 8;
         o.order = order;
         o.kp = (k + 255) / 256 * 256;
@@ -114,7 +114,7 @@ static struct pack_out out_of(const struct lowering *b, enum path path, enum pac
         o.order = order;
     } else if (path == PATH_HALF) {
         o.half = at->half;
-        o.half_scale = at->half_scale;
+        o.half_scale = scales_of(b);
     } else {
         o.rows = at->x;
         o.ldr = k;
@@ -272,7 +272,7 @@ static void put_packed(struct lowering *b, const struct product_set *s, const st
     l->a.gemm = (struct gemm_args){.segs = 1,
                                    .k = w->k,
                                    .groups = many ? (b->m + 7) / 8 : gpu_gemm_groups(b->m),
-                                   .row_scale = many ? at->half_scale : NULL,
+                                   .row_scale = many ? scales_of(b) : NULL,
                                    .scale = s->after.scale,
                                    .x = at->pack,
                                    .residual = s->after.residual,
@@ -522,7 +522,7 @@ void lower_products(struct lowering *b, const struct product_set *s, const struc
                                    .y = s->p[i].y,
                                    .ldy = s->p[i].ldy,
                                    .scale = s->after.scale,
-                                   .row_scale = s->path == PATH_HALF ? b->l->at->half_scale : NULL,
+                                   .row_scale = s->path == PATH_HALF ? scales_of(b) : NULL,
                                    .to = s->p[i].to},
                 in);
 }
@@ -550,7 +550,7 @@ void lower_finished(struct lowering *b, const struct product_set *s, const struc
         const struct product *p = &s->p[i];
         const struct tail_args t = {.y = p->y,
                                     .ldy = p->ldy,
-                                    .row_scale = b->l->at->half_scale,
+                                    .row_scale = scales_of(b),
                                     .bias = vector_of(b, p->bias),
                                     .n = mat_of(b, p->weight)->n,
                                     .scale = s->after.scale,
@@ -592,7 +592,7 @@ void lower_tail(struct lowering *b, const struct product_set *s, const struct li
     const uint32_t n = mat_of(b, l->weight)->n;
     const struct tail_args a = {.y = s->p[0].y,
                                 .ldy = n,
-                                .row_scale = s->path == PATH_HALF ? b->l->at->half_scale : NULL,
+                                .row_scale = s->path == PATH_HALF ? scales_of(b) : NULL,
                                 .bias = path_adds(s->path) ? NULL : vector_of(b, l->bias),
                                 .n = n,
                                 .post = norm_of(b, &t->post),
@@ -628,7 +628,7 @@ struct lora_rows lower_up(struct lowering *b, const struct input *in, const stru
     struct act_args a = {.gate = gate->weight ? at->y : NULL,
                          .up = at->y + (n - f),
                          .ld = n,
-                         .row_scale = half ? at->half_scale : NULL,
+                         .row_scale = half ? scales_of(b) : NULL,
                          .k = f,
                          .act = h->act,
                          .gate_bias = late ? vector_of(b, gate->bias) : NULL,

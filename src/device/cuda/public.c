@@ -82,6 +82,7 @@ static uint64_t place_scratch(struct quern_gpu *g)
     struct scratch *s = &g->at;
     s->pack = take(&at, base, (rows + 63) / 64 * 8 * ((width + 255) / 256) * PACK_BYTES);
     s->half_scale = take(&at, base, rows * 4);
+    s->out_scale = take(&at, base, rows * 4);
     s->q8 = take(&at, base, (width + 31) / 32 * 36);
     s->y = take(&at, base, rows * width * 2 * 4);
     s->x = g->b = take(&at, base, rows * width * 4);

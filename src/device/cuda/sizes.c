@@ -272,6 +272,7 @@ uint64_t scratch_place(struct scratch *s, const struct plan *p, const struct ste
     s->x = take(&b, shape->exact ? in * ((k + 7) / 8 * 8) * 4 : 0);
     s->half = take(&b, large ? in * ((z->k + 31) / 32 * 32) * 2 : 0);
     s->half_scale = take(&b, in * 4);
+    s->out_scale = take(&b, in * 4);
     s->fp8 = take(&b, large && shape->fp8 ? in * ((z->k + 31) / 32 * 32) : 0);
     s->fp8_scale = take(&b, large && shape->fp8 ? in * 4 : 0);
     s->decoded_bytes = large ? z->decoded : 0;
