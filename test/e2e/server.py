@@ -1,10 +1,15 @@
 """A server of quern's for the tests, and what is read from it."""
 import json
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
+import tempfile
 import time
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +73,19 @@ class Server:
         """Ends it at once. After this its files, locks and port are free."""
         self.process.kill()
         self.process.wait()
+
+
+@contextmanager
+def kept_state(folder):
+    """The database of a state folder whose server is gone, which has to be sound. It is a copy: a reader of the folder itself
+    would recover the log of a server that was killed, which is the work of the next one."""
+    with tempfile.TemporaryDirectory() as copy:
+        for name in ("quern.db", "quern.db-wal"):
+            if (folder / name).exists():
+                shutil.copy(folder / name, copy)
+        with closing(sqlite3.connect(Path(copy) / "quern.db")) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            yield db
 
 
 def until(condition, seconds=60):

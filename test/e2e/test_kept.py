@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from server import Server, until
+from server import Server, kept_state, until
 
 
 def post(server, body, path="/v1/responses"):
@@ -48,8 +48,7 @@ class Clients:
 
 
 def counts(folder):
-    with sqlite3.connect(folder / "quern.db") as db:
-        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with kept_state(folder) as db:
         return db.execute("SELECT sum(requests), sum(read), sum(written) FROM usage").fetchone()
 
 
