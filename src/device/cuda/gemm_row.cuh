@@ -262,6 +262,9 @@ static __device__ __forceinline__ void row_columns(float acc[2], tile_ahead_of<N
         FORM w(x);
         p += more ? FORM::BYTES : 0; /* of the last tile the head is fetched again */
         t.head = tile_head(p, FORM::BYTES, load_stream);
+        /* one address, of which the chunks have constant offsets: the compiler would keep one for each of them, and spill */
+        const uint8_t *next = p + lane16;
+        asm("" : "+l"(next));
 #pragma unroll
         for (int sub = 0; sub < 8; sub++) {
             uint32_t a[8];
@@ -272,7 +275,7 @@ static __device__ __forceinline__ void row_columns(float acc[2], tile_ahead_of<N
 #pragma unroll
             for (int j = 0; j < FORM::CHUNKS; j++)
                 if (FORM::last(j) == sub)
-                    load_more(t.q[j], p + 512 * j + lane16, more);
+                    load_more(t.q[j], next + 512 * j, more);
         }
         w.add(acc, head, x);
     }
