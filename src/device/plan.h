@@ -581,11 +581,11 @@ bool plan_is_divided(const struct op *op, weight_id id);
 uint64_t weight_bytes(const struct weight *w);
 uint64_t weights_bytes(const struct weights *w);
 
-/* Rows of so many sequences, of which each sees `keys` keys. */
+/* How many rows a step has, of how many sequences, and how many keys each row sees. */
 struct step_shape {
     double rows, seqs, keys;
 };
-/* What an operation reads and computes for them. */
+/* What an operation reads and computes in such a step. */
 struct op_cost {
     double weight_bytes, kv_bytes, flops;
 };

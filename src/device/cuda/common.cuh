@@ -61,11 +61,7 @@ static __device__ __forceinline__ float warp_max(float v)
 /* Of numbers that are not negative: they have the order of their bits. */
 static __device__ __forceinline__ float warp_most(float v)
 {
-#if __CUDA_ARCH__ >= 800
     return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(v)));
-#else
-    return warp_max(v);
-#endif
 }
 
 /* Over a block of up to 1024 threads; `room` is 32 floats of shared memory, free again at return. */

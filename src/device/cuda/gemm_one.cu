@@ -118,7 +118,7 @@ static __device__ __forceinline__ float one_row(const struct gemm_args &p, float
     const struct gemm_in &in = p.in;
     const uint32_t groups = (p.k + 7) / 8, mine = threadIdx.x;
     const bool aligned = is_aligned(in.x, 0), norm = in.norm.kind != NORM_NONE,
-               layer = in.norm.kind == NORM_LAYER, whole = norm && (layer || in.norm.b);
+               layer = in.norm.kind == NORM_LAYER, whole = !norm_is_factor(&in.norm);
     const uint32_t splits =
         in.parts.part ? decode_span(in.parts.splits, in.parts.window, *in.parts.length, 1).splits : 0;
     float v[8] = {}, w[8], sum = 0.0f, mean = 0.0f, scale = 1.0f, more = 0.0f;

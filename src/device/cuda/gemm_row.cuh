@@ -285,11 +285,7 @@ static __device__ __forceinline__ void row_columns(float acc[2], tile_ahead_of<N
 static __device__ __forceinline__ void row_put(uint8_t *to, const float v[8])
 {
     const uint32_t lane = threadIdx.x % 32;
-    float most = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        most = fmaxf(most, fabsf(v[i]));
-    const float scale = pack_scale(warp_most(most));
+    const float scale = pack_scale_of(v);
     uint32_t half[4];
     float sum = 0.0f;
 #pragma unroll

@@ -44,9 +44,8 @@ struct scratch {
     uint8_t *q8;
     uint16_t *half;    /* (max_rows, the most columns) */
     float *half_scale; /* (max_rows): the scales of rows of `half`, and of packed ones for gemm_many; */
-    float *
-        out_scale; /* those of OP_OUT, which attention may write while others still read those of Q, K and V */
-    uint8_t *fp8;  /* the same rows as e4m3, times fp8_scale; NULL: no product wants it */
+    float *out_scale; /* those of OP_OUT: attention writes them while other blocks read those of Q, K and V */
+    uint8_t *fp8;     /* the same rows as e4m3, times fp8_scale; NULL: no product wants it */
     float *fp8_scale;
     float *x, *y, *z;  /* float rows; results of products; a second one for experts and latents */
     uint16_t *decoded; /* weights as fp16, decoded_bytes of them at a time */

@@ -50,25 +50,26 @@ static struct half_weight half_of(const struct lowering *b, weight_id id)
 enum path path_of(const struct lowering *b, const weight_id *w, uint32_t n)
 {
     bool half = true, kept = true, small = true, fp8 = false;
-    const struct mat *mats[GEMM_SEGS];
+    const struct mat *all[GEMM_SEGS];
     uint32_t count = 0;
     if (b->l->path != PATH_PACK || !b->l->half)
         return b->l->path;
     for (uint32_t i = 0; i < n; i++) {
-        half = half && (!w[i] || mat_of(b, w[i])->fmt == FMT_F16);
-        kept = kept && (!w[i] || half_of(b, w[i]).at);
-        small = small && (!w[i] || 2ull * mat_of(b, w[i])->n * mat_of(b, w[i])->k < KEPT_SMALL);
-        fp8 = fp8 || (w[i] && half_of(b, w[i]).scale);
-        if (w[i])
-            mats[count++] = mat_of(b, w[i]);
+        if (!w[i])
+            continue;
+        const struct mat *m = all[count++] = mat_of(b, w[i]);
+        const struct half_weight h = half_of(b, w[i]);
+        half = half && m->fmt == FMT_F16;
+        kept = kept && h.at;
+        small = small && 2ull * m->n * m->k < KEPT_SMALL;
+        fp8 = fp8 || h.scale;
     }
-    const uint32_t most = half    ? HALF_ROWS_LEAST
-                          : !kept ? PACK_ROWS_MOST
-                          : small ? KEPT_SMALL_LEAST
-                                  : KEPT_ROWS_LEAST;
-    const bool many = most == KEPT_ROWS_LEAST && b->m > most && b->m <= PACK_ROWS_MOST && !fp8 &&
-                      gpu_is_many_kept(b->l->card, mats, count, b->m);
-    return b->m > most && !many ? PATH_HALF : PATH_PACK;
+    const uint32_t most = half                                                     ? HALF_ROWS_LEAST
+                          : !kept                                                  ? PACK_ROWS_MOST
+                          : small                                                  ? KEPT_SMALL_LEAST
+                          : !fp8 && gpu_is_many_kept(b->l->card, all, count, b->m) ? PACK_ROWS_MOST
+                                                                                   : KEPT_ROWS_LEAST;
+    return b->m > most ? PATH_HALF : PATH_PACK;
 }
 
 enum pack_order order_of(const struct lowering *b, const struct product *p, uint32_t n)

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "device/cuda/layout.h"
+#include "device/kinds.h"
 
 #include <stdint.h>
 
@@ -66,6 +67,11 @@ struct norm_args {
     uint32_t w_len; /* of w: a slice, or the row */
     float eps;
 };
+/* Whether all that the norm does to a row, but for its weights, is to multiply it with one number. */
+LAYOUT_FN bool norm_is_factor(const struct norm_args *n)
+{
+    return n->kind == NORM_NONE || (n->kind == NORM_RMS && !n->b);
+}
 
 enum { ACT_THREADS = 1024 }; /* of a block of act_rows */
 

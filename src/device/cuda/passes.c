@@ -139,11 +139,6 @@ struct row_input {
 
 /* Whether a norm, if there is one, is a factor of the whole row: a product multiplies its results with that, and need not
  * hold the row until it is known. */
-static bool norm_is_factor(const struct norm_args *norm)
-{
-    return norm->kind == NORM_NONE || (norm->kind == NORM_RMS && !norm->b);
-}
-
 static bool packs_row(const struct launch *l, const struct step_class *c, struct row_input *in)
 {
     if (!launch_writes(l, (struct span){.place = PLACE_PACK}) || l->m != 1 || l->rows.of == ROWS_PAIRS ||

@@ -270,7 +270,7 @@ static __device__ __forceinline__ void norm_pack_body(const struct pack_args &p,
     float sum = 0.0f, most = 0.0f;
     if constexpr (FROM == ROWS_COMBINED)
         combine_columns<NORM_COLUMNS>(p.k, *experts, v);
-    const bool whole = p.norm.kind == NORM_LAYER || (p.norm.kind != NORM_NONE && p.norm.b);
+    const bool whole = !norm_is_factor(&p.norm);
 #pragma unroll
     for (int i = 0; i < NORM_COLUMNS; i++) {
         const uint32_t at = 256 * (warp + warps * i) + 8 * lane;
